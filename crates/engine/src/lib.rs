@@ -1,0 +1,1 @@
+//! Requests, sampling and generation over an executable.

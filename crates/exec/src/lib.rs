@@ -1,0 +1,1 @@
+//! Executes a certified plan inside one arena.

@@ -1,0 +1,1 @@
+//! Model files: untrusted bytes in, a typed checkpoint or a typed error out.

@@ -1,0 +1,1 @@
+//! Data only: dims, tensors, operations and their contracts, phases, schedules, plans, envelopes.

@@ -1,0 +1,1 @@
+//! Numbers in, numbers out: one canonical order of arithmetic on every instruction set.

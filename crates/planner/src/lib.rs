@@ -1,0 +1,1 @@
+//! From a program to a plan: legalise, schedule, place, account.

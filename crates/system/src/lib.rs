@@ -1,0 +1,1 @@
+//! The operating system: mappings, limits, futexes, memory and processor facts.

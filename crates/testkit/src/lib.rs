@@ -1,0 +1,1 @@
+//! For tests only: random programs, plan mutations, an interleaving simulator, tiny models.

@@ -1,0 +1,1 @@
+//! Tokenisers over flat planned tables, and chat templates.
