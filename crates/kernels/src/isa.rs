@@ -1,0 +1,112 @@
+//! Which instruction set a kernel may use, and the proof that this processor has it.
+//!
+//! An [`Isa`] other than [`Isa::Scalar`] carries a token that only detection can make. A shell
+//! that enables target features therefore takes a token instead of a promise, and calling it is
+//! sound wherever the token came from. All three answer with the same bits.
+
+/// Proof that this processor has AVX2, FMA and F16C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx2Token(());
+
+/// Proof that this processor has AVX-512 F, BW, VL, DQ and VNNI, and all of [`Avx2Token`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512Token(());
+
+impl Avx2Token {
+    /// The token, if the processor (and the operating system) supports the instruction set.
+    pub fn detect() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
+            return Some(Self(()));
+        }
+        None
+    }
+}
+
+impl Avx512Token {
+    /// The token, if the processor (and the operating system) supports the instruction set.
+    pub fn detect() -> Option<Self> {
+        Avx2Token::detect()?;
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni")
+        {
+            return Some(Self(()));
+        }
+        None
+    }
+
+    /// Every processor with this instruction set has AVX2 too.
+    pub fn avx2(self) -> Avx2Token {
+        Avx2Token(())
+    }
+}
+
+/// The instruction set that a kernel runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// Portable code: `f32::mul_add` and integers. Slow, and the same bits.
+    Scalar,
+    /// 256-bit vectors.
+    Avx2(Avx2Token),
+    /// 512-bit vectors with integer dot products.
+    Avx512(Avx512Token),
+}
+
+impl Isa {
+    /// The fastest instruction set of this processor.
+    pub fn detect_best() -> Self {
+        if let Some(token) = Avx512Token::detect() {
+            Self::Avx512(token)
+        } else if let Some(token) = Avx2Token::detect() {
+            Self::Avx2(token)
+        } else {
+            Self::Scalar
+        }
+    }
+
+    /// Every instruction set of this processor, slowest first. Tests compare them all.
+    pub fn available() -> impl Iterator<Item = Self> {
+        [
+            Some(Self::Scalar),
+            Avx2Token::detect().map(Self::Avx2),
+            Avx512Token::detect().map(Self::Avx512),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// The name used in options and reports: `scalar`, `avx2` or `avx512`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2(_) => "avx2",
+            Self::Avx512(_) => "avx512",
+        }
+    }
+
+    /// The instruction set of that name, if this processor has it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::available().find(|isa| isa.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_is_the_last_available_and_names_are_a_bijection() {
+        assert_eq!(Isa::available().last(), Some(Isa::detect_best()));
+        for isa in Isa::available() {
+            assert_eq!(Isa::from_name(isa.name()), Some(isa));
+        }
+        assert_eq!(Isa::from_name("avx1024"), None);
+    }
+}
