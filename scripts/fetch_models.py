@@ -120,8 +120,11 @@ def pip(directory: Path) -> list[str]:
 
 
 def digest(path: Path) -> str:
+    state = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(CHUNK_LEN_BYTES):
+            state.update(chunk)
+    return state.hexdigest()
 
 
 if __name__ == "__main__":
