@@ -1,0 +1,423 @@
+//! What each operation touches. Planner and verifier both call these functions; kernels assert
+//! the same slices at entry. They are the trusted base of the proof: everything else is derived.
+//!
+//! Every operation shards along the leading axis of its tensors, so that a shard's slice is
+//! contiguous: shard `s` of `n` takes units ⌊sU/n⌋ up to ⌊(s+1)U/n⌋ of that axis, `U` being its
+//! *current* extent in units. Reads that need everything (a norm's row, a product's activations)
+//! are whole.
+
+use crate::ids::TensorId;
+use crate::limits::{BLOCK, SEGMENT, TILE};
+use crate::op::{Epilogue, Op, OpKind, Source};
+use crate::program::Program;
+use crate::size::Size;
+use crate::tensor::Dtype;
+
+/// Whether an access reads, writes, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Reads only.
+    Read,
+    /// Writes every byte of its slice before anything of it is read.
+    Write,
+    /// Reads and changes.
+    ReadWrite,
+}
+
+impl Mode {
+    /// Whether the access changes bytes.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        match self {
+            Mode::Read => false,
+            Mode::Write | Mode::ReadWrite => true,
+        }
+    }
+
+    /// Whether the access depends on earlier bytes.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        match self {
+            Mode::Write => false,
+            Mode::Read | Mode::ReadWrite => true,
+        }
+    }
+
+    /// The name in text forms.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Read => "read",
+            Mode::Write => "write",
+            Mode::ReadWrite => "readwrite",
+        }
+    }
+}
+
+/// The part of a tensor that a shard touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// All of it.
+    Whole,
+    /// Even slices of an axis in units of elements.
+    Even {
+        /// The axis; always the leading one today.
+        axis: u32,
+        /// Elements of a unit.
+        unit: u64,
+    },
+}
+
+/// One access of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Read or write.
+    pub mode: Mode,
+    /// Slice of each shard.
+    pub split: Split,
+}
+
+/// Two accesses of one tensor by shards `a` of `a_shards` and `b` of `b_shards` touch no common
+/// byte only if both are even on the same axis and unit, in as many shards, and the shards differ.
+#[must_use]
+pub fn slices_disjoint(a: Split, a_shard: (u32, u32), b: Split, b_shard: (u32, u32)) -> bool {
+    match (a, b) {
+        (Split::Even { axis, unit }, Split::Even { axis: b_axis, unit: b_unit }) => {
+            axis == b_axis && unit == b_unit && a_shard.1 == b_shard.1 && a_shard.0 != b_shard.0
+        }
+        (Split::Whole, _) | (_, Split::Whole) => false,
+    }
+}
+
+/// A contract that an operation's operands break.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// The operation.
+    pub op: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "operation {}: {}", self.op, self.what)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Number of (inputs, outputs, workspaces) of a kind.
+#[must_use]
+pub fn arity(kind: &OpKind) -> (usize, usize, usize) {
+    match kind {
+        OpKind::LoadMatrix(_) | OpKind::LoadVector(_) => (0, 1, 1),
+        OpKind::LoadRopeFrequencies { factors, .. } => (0, 1, usize::from(factors.is_some())),
+        OpKind::LoadTokenizer => (0, 1, 0),
+        OpKind::RopeTable { .. }
+        | OpKind::EmbedRows { .. }
+        | OpKind::RmsNorm { .. }
+        | OpKind::RmsNormQuantise { .. }
+        | OpKind::HeadNorm { .. }
+        | OpKind::BiasAdd
+        | OpKind::Add
+        | OpKind::Rope { .. }
+        | OpKind::AttentionDecodeMerge(_)
+        | OpKind::GatedMul(_)
+        | OpKind::GatedMulQuantise(_)
+        | OpKind::SelectRows => (2, 1, 0),
+        OpKind::RmsNormAdd { .. } => (3, 1, 0),
+        OpKind::Quantise => (1, 1, 0),
+        OpKind::MatMul { epilogue: Epilogue::Store, .. } => (2, 1, 0),
+        OpKind::MatMul { epilogue: Epilogue::Add, .. } => (3, 1, 0),
+        OpKind::KvAppend(_) => (4, 2, 0),
+        OpKind::Attention(_) => (5, 1, 0),
+        OpKind::AttentionPrefill(_) | OpKind::AttentionDecodePartial(_) => (5, 1, 1),
+        OpKind::Sample { .. } => (3, 2, 1),
+    }
+}
+
+/// How an operation's shards split a tile-major activation (`Even` in tiles), quantised blocks,
+/// packed rows or whole heads, all holding the same features.
+fn features(grain: u64, elements: u64) -> Split {
+    Split::Even { axis: 0, unit: (grain / elements).max(1) }
+}
+
+/// Every access of an operation, operands first in order (inputs, outputs, workspace).
+///
+/// # Errors
+/// When the operand count is not the kind's or the grain does not divide into its pieces.
+pub fn accesses(op: &Op) -> Result<Vec<Access>, Malformed> {
+    let bad = |what: String| Malformed { op: op.name.clone(), what };
+    let (inputs, outputs, workspaces) = arity(&op.kind);
+    if (op.inputs.len(), op.outputs.len(), op.workspace.len()) != (inputs, outputs, workspaces) {
+        return Err(bad(format!(
+            "{} takes {inputs} inputs, {outputs} outputs and {workspaces} workspaces, has {}, {}, {}",
+            op.kind.name(),
+            op.inputs.len(),
+            op.outputs.len(),
+            op.workspace.len()
+        )));
+    }
+    let piece = grain_piece(&op.kind);
+    if op.grain == 0 || !op.grain.is_multiple_of(piece) {
+        return Err(bad(format!("grain {} is not a multiple of {piece}", op.grain)));
+    }
+    let splits = splits(op);
+    let tensors = op.inputs.iter().map(|tensor| (*tensor, Mode::Read));
+    let written = op.outputs.iter().enumerate().map(|(i, id)| (*id, output_mode(&op.kind, i)));
+    let scratch = op.workspace.iter().map(|tensor| (*tensor, Mode::Write));
+    Ok(tensors
+        .chain(written)
+        .chain(scratch)
+        .zip(splits)
+        .map(|((tensor, mode), split)| Access { tensor, mode, split })
+        .collect())
+}
+
+fn output_mode(kind: &OpKind, output: usize) -> Mode {
+    match kind {
+        // Both caches keep what they held; a sampler advances its random state.
+        OpKind::KvAppend(_) => Mode::ReadWrite,
+        OpKind::Sample { .. } if output == 1 => Mode::ReadWrite,
+        _ => Mode::Write,
+    }
+}
+
+/// Features that a grain must be a multiple of.
+#[must_use]
+pub fn grain_piece(kind: &OpKind) -> u64 {
+    match kind {
+        OpKind::RmsNormQuantise { .. } | OpKind::Quantise | OpKind::GatedMulQuantise(_) => BLOCK,
+        OpKind::HeadNorm { head_dim, .. } | OpKind::Rope { head_dim, .. } => u64::from(*head_dim),
+        OpKind::Attention(shape)
+        | OpKind::AttentionPrefill(shape)
+        | OpKind::AttentionDecodeMerge(shape)
+        | OpKind::KvAppend(shape) => u64::from(shape.head_dim),
+        OpKind::EmbedRows { .. }
+        | OpKind::RmsNorm { .. }
+        | OpKind::RmsNormAdd { .. }
+        | OpKind::MatMul { .. }
+        | OpKind::BiasAdd
+        | OpKind::Add
+        | OpKind::GatedMul(_)
+        | OpKind::SelectRows => TILE,
+        OpKind::LoadMatrix(_)
+        | OpKind::LoadVector(_)
+        | OpKind::LoadRopeFrequencies { .. }
+        | OpKind::LoadTokenizer
+        | OpKind::RopeTable { .. }
+        | OpKind::AttentionDecodePartial(_)
+        | OpKind::Sample { .. } => 1,
+    }
+}
+
+/// Whether an operation can be cut into shards at all.
+#[must_use]
+pub fn shardable(kind: &OpKind) -> bool {
+    match kind {
+        OpKind::LoadMatrix(_)
+        | OpKind::LoadVector(_)
+        | OpKind::LoadRopeFrequencies { .. }
+        | OpKind::LoadTokenizer
+        | OpKind::RopeTable { .. }
+        | OpKind::Sample { .. } => false,
+        OpKind::EmbedRows { .. }
+        | OpKind::RmsNorm { .. }
+        | OpKind::RmsNormQuantise { .. }
+        | OpKind::RmsNormAdd { .. }
+        | OpKind::HeadNorm { .. }
+        | OpKind::Quantise
+        | OpKind::MatMul { .. }
+        | OpKind::BiasAdd
+        | OpKind::Add
+        | OpKind::Rope { .. }
+        | OpKind::KvAppend(_)
+        | OpKind::Attention(_)
+        | OpKind::AttentionPrefill(_)
+        | OpKind::AttentionDecodePartial(_)
+        | OpKind::AttentionDecodeMerge(_)
+        | OpKind::GatedMul(_)
+        | OpKind::GatedMulQuantise(_)
+        | OpKind::SelectRows => true,
+    }
+}
+
+/// The split of each operand, in the order of [`accesses`].
+fn splits(op: &Op) -> Vec<Split> {
+    use Split::Whole;
+    let tiles = features(op.grain, TILE);
+    let blocks = features(op.grain, BLOCK);
+    let values = features(op.grain, 1);
+    let scratch = Split::Even { axis: 0, unit: 1 };
+    let heads = |head_dim: u32| features(op.grain, u64::from(head_dim));
+    match &op.kind {
+        OpKind::LoadMatrix(_) | OpKind::LoadVector(_) => vec![Whole, Whole],
+        OpKind::LoadRopeFrequencies { .. } => vec![Whole, Whole],
+        OpKind::LoadTokenizer => vec![Whole],
+        OpKind::RopeTable { .. } => vec![Whole, Whole, Whole],
+        OpKind::EmbedRows { .. } => vec![Whole, Whole, tiles],
+        OpKind::RmsNorm { .. } => vec![Whole, Whole, tiles],
+        OpKind::RmsNormQuantise { .. } => vec![Whole, Whole, blocks],
+        OpKind::RmsNormAdd { .. } => vec![Whole, Whole, tiles, tiles],
+        OpKind::HeadNorm { .. } => vec![tiles, Whole, tiles],
+        OpKind::Quantise => vec![tiles, blocks],
+        OpKind::MatMul { epilogue: Epilogue::Store, .. } => vec![Whole, values, tiles],
+        OpKind::MatMul { epilogue: Epilogue::Add, .. } => vec![Whole, values, tiles, tiles],
+        OpKind::BiasAdd => vec![tiles, values, tiles],
+        OpKind::Add => vec![tiles, tiles, tiles],
+        OpKind::Rope { .. } => vec![tiles, Whole, tiles],
+        OpKind::KvAppend(shape) => {
+            let heads = heads(shape.head_dim);
+            vec![tiles, tiles, Whole, Whole, heads, heads]
+        }
+        OpKind::Attention(_) => vec![tiles, Whole, Whole, Whole, Whole, tiles],
+        OpKind::AttentionPrefill(_) => vec![tiles, Whole, Whole, Whole, Whole, tiles, scratch],
+        OpKind::AttentionDecodePartial(_) => {
+            vec![Whole, Whole, Whole, Whole, Whole, scratch, scratch]
+        }
+        OpKind::AttentionDecodeMerge(_) => vec![Whole, Whole, tiles],
+        OpKind::GatedMul(_) => vec![tiles, tiles, tiles],
+        OpKind::GatedMulQuantise(_) => vec![tiles, tiles, blocks],
+        OpKind::SelectRows => vec![tiles, Whole, tiles],
+        OpKind::Sample { .. } => vec![Whole; 6],
+    }
+}
+
+/// In-place pairs (output index, input index) that a kind allows: the output's slice of a shard
+/// may be the same bytes as that input's slice of the same shard.
+#[must_use]
+pub fn may_in_place(kind: &OpKind) -> &'static [(u32, u32)] {
+    match kind {
+        OpKind::HeadNorm { .. } | OpKind::BiasAdd | OpKind::Rope { .. } => &[(0, 0)],
+        OpKind::RmsNormAdd { .. } | OpKind::MatMul { epilogue: Epilogue::Add, .. } => &[(0, 2)],
+        OpKind::Add | OpKind::GatedMul(_) => &[(0, 0), (0, 1)],
+        OpKind::LoadMatrix(_)
+        | OpKind::LoadVector(_)
+        | OpKind::LoadRopeFrequencies { .. }
+        | OpKind::LoadTokenizer
+        | OpKind::RopeTable { .. }
+        | OpKind::EmbedRows { .. }
+        | OpKind::RmsNorm { .. }
+        | OpKind::RmsNormQuantise { .. }
+        | OpKind::Quantise
+        | OpKind::MatMul { epilogue: Epilogue::Store, .. }
+        | OpKind::KvAppend(_)
+        | OpKind::Attention(_)
+        | OpKind::AttentionPrefill(_)
+        | OpKind::AttentionDecodePartial(_)
+        | OpKind::AttentionDecodeMerge(_)
+        | OpKind::GatedMulQuantise(_)
+        | OpKind::SelectRows
+        | OpKind::Sample { .. } => &[],
+    }
+}
+
+/// Bytes that loading stages at a time: whole tiles of 16 rows, about [`STAGING_BYTES`].
+#[must_use]
+pub fn staging_bytes(source: &Source) -> Option<u64> {
+    let (elements, _) = source.dtype.packed_block();
+    let tile = file_row_bytes(source.dtype, source.cols.max(elements))?.checked_mul(TILE)?;
+    let rows = source.rows.div_ceil(TILE);
+    tile.checked_mul((STAGING_BYTES / tile.max(1)).clamp(1, rows.max(1)))
+}
+
+/// Bytes that loading aims to read at once.
+pub const STAGING_BYTES: u64 = 256 * 1024;
+
+/// Bytes of one row in the file format (GGUF specification).
+#[must_use]
+pub fn file_row_bytes(dtype: Dtype, cols: u64) -> Option<u64> {
+    let (elements, bytes) = match dtype {
+        Dtype::U8 => (1, 1),
+        Dtype::I32 | Dtype::F32 => (1, 4),
+        Dtype::F16 | Dtype::Bf16 => (1, 2),
+        Dtype::Q8_0 => (32, 34),
+        Dtype::Q4_0 => (32, 18),
+        Dtype::Q4_1 => (32, 20),
+        Dtype::Q5_0 => (32, 22),
+        Dtype::Q5_1 => (32, 24),
+        Dtype::Q2K => (256, 84),
+        Dtype::Q3K => (256, 110),
+        Dtype::Q4K => (256, 144),
+        Dtype::Q5K => (256, 176),
+        Dtype::Q6K => (256, 210),
+    };
+    if !cols.is_multiple_of(elements) {
+        return None;
+    }
+    (cols / elements).checked_mul(bytes)
+}
+
+/// Workspace bytes that **one shard** of an operation needs, at the dims' current values.
+///
+/// # Errors
+/// When an operand's size cannot be computed.
+pub fn workspace_bytes(program: &Program, op: &Op, dims: &[u64]) -> Result<u64, Malformed> {
+    let bad = |what: &str| Malformed { op: op.name.clone(), what: what.to_string() };
+    let tokens =
+        |id: TensorId| program.tensor(id).shape.get(1).and_then(|size: &Size| size.value(dims));
+    match &op.kind {
+        OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => {
+            staging_bytes(source).ok_or_else(|| bad("staging overflows"))
+        }
+        OpKind::LoadRopeFrequencies { factors: Some(source), .. } => {
+            staging_bytes(source).ok_or_else(|| bad("staging overflows"))
+        }
+        OpKind::AttentionPrefill(shape) => {
+            let tokens = tokens(op.inputs[0]).ok_or_else(|| bad("tokens unknown"))?;
+            attention_prefill_workspace_bytes(
+                shape.heads / shape.kv_heads.max(1),
+                shape.head_dim,
+                tokens,
+            )
+            .ok_or_else(|| bad("workspace overflows"))
+        }
+        OpKind::AttentionDecodePartial(shape) => {
+            attention_decode_workspace_bytes(shape.heads / shape.kv_heads.max(1), shape.head_dim)
+                .ok_or_else(|| bad("workspace overflows"))
+        }
+        OpKind::Sample { vocabulary } => {
+            vocabulary.checked_mul(8).ok_or_else(|| bad("workspace overflows"))
+        }
+        OpKind::LoadRopeFrequencies { factors: None, .. }
+        | OpKind::LoadTokenizer
+        | OpKind::RopeTable { .. }
+        | OpKind::EmbedRows { .. }
+        | OpKind::RmsNorm { .. }
+        | OpKind::RmsNormQuantise { .. }
+        | OpKind::RmsNormAdd { .. }
+        | OpKind::HeadNorm { .. }
+        | OpKind::Quantise
+        | OpKind::MatMul { .. }
+        | OpKind::BiasAdd
+        | OpKind::Add
+        | OpKind::Rope { .. }
+        | OpKind::KvAppend(_)
+        | OpKind::Attention(_)
+        | OpKind::AttentionDecodeMerge(_)
+        | OpKind::GatedMul(_)
+        | OpKind::GatedMulQuantise(_)
+        | OpKind::SelectRows => Ok(0),
+    }
+}
+
+/// Workspace of one shard of [`OpKind::AttentionPrefill`].
+#[must_use]
+pub fn attention_prefill_workspace_bytes(group: u32, head_dim: u32, tokens: u64) -> Option<u64> {
+    let rows = u64::from(group).checked_mul(tokens.min(TILE))?;
+    rows.checked_mul(SEGMENT + 2 * u64::from(head_dim) + 4)?.checked_mul(4)
+}
+
+/// Workspace of one shard of [`OpKind::AttentionDecodePartial`].
+#[must_use]
+pub fn attention_decode_workspace_bytes(group: u32, head_dim: u32) -> Option<u64> {
+    u64::from(group).checked_mul(SEGMENT + 2 * u64::from(head_dim))?.checked_mul(4)
+}
+
+/// Floats of one partial result: maximum, sum, and a vector, for each query head of a group.
+#[must_use]
+pub fn partial_floats(group: u64, head_dim: u64) -> u64 {
+    group * (head_dim + 2).next_multiple_of(TILE)
+}

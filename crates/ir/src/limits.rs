@@ -1,0 +1,27 @@
+//! Every bound that the data types assume, in one place.
+
+/// Alignment of each placement in the arena, bytes: one cache line, one AVX-512 vector.
+pub const ALIGNMENT_BYTES: u64 = 64;
+/// Page size that the arena's regions are rounded to, bytes.
+pub const PAGE_BYTES: u64 = 4096;
+/// Rows of a packed weight tile, and features of an activation tile.
+pub const TILE: u64 = 16;
+/// Features of one quantised activation block, and weights of one packed block.
+pub const BLOCK: u64 = 32;
+/// Bytes of one quantised activation block: f32 scale, two i16 sums, 32 i8 values.
+pub const ACTIVATION_BLOCK_BYTES: u64 = 40;
+/// Positions of one key/value block; capacities are multiples of it.
+pub const KV_BLOCK: u64 = 64;
+/// Positions of one attention segment; partial results are merged at these boundaries.
+pub const SEGMENT: u64 = 256;
+/// Lanes that a schedule may have.
+pub const LANES_MAX: usize = 64;
+/// Tensors, operations or tasks that a program or plan may have.
+pub const ITEMS_MAX: usize = 1 << 20;
+/// Nesting depth of a size expression.
+pub const SIZE_DEPTH_MAX: usize = 16;
+
+const _: () = assert!(BLOCK == 2 * TILE);
+const _: () = assert!(SEGMENT.is_multiple_of(KV_BLOCK) && KV_BLOCK.is_multiple_of(TILE));
+const _: () = assert!(PAGE_BYTES.is_multiple_of(ALIGNMENT_BYTES));
+const _: () = assert!(ACTIVATION_BLOCK_BYTES == 4 + 2 * 2 + BLOCK);
