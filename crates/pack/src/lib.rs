@@ -1,1 +1,74 @@
 //! Packing by offsets: sizes and conflicts in, offsets, a lower bound and its witness out.
+//!
+//! The entry points are [`pack`], the independent check [`validate`], and [`colour_intervals`]
+//! for the paper's count of buffers. The theory is in `docs/packing.md`. This crate knows bytes,
+//! conflicts and steps; tensors, operators, files and clocks on the wall are not its business.
+//!
+//! **Invariant:** the same problem and budget give the same packing on every machine: work is
+//! counted, never timed; no hash order, no threads, seeds fixed.
+
+#![forbid(unsafe_code)]
+
+mod bound;
+mod colour;
+pub mod csv;
+pub mod limits;
+mod place;
+mod portfolio;
+mod problem;
+#[cfg(test)]
+mod random;
+mod relation;
+mod validate;
+
+pub use colour::colour_intervals;
+pub use problem::{
+    Budget, Buffer, Clocks, Conflicts, Error, Goal, Interval, Packing, Problem, Proof, Status,
+};
+pub use validate::{Overlap, validate};
+
+/// Places every buffer so that no two conflicting ones share a byte.
+///
+/// The arena is as small as the budget allows; `status` says whether it is proved minimal. A
+/// capacity that is not met is not an error: compare `arena_bytes` with it.
+///
+/// # Errors
+/// If the problem is malformed, beyond the [`limits`], or its pins contradict each other.
+pub fn pack(problem: &Problem, budget: &Budget) -> Result<Packing, Error> {
+    problem::check(problem)?;
+    let relation = relation::Relation::new(problem);
+    let pinned = place::pins(problem, &relation)?;
+    let pinned_end = pinned_end(problem, &relation);
+    let (bound, breadth) = bound::quick(problem, &relation);
+    let lower_bound = bound.bytes.max(pinned_end);
+    let enough = match budget.goal {
+        Goal::Minimize => lower_bound,
+        Goal::Fit => problem.capacity.map_or(lower_bound, |c| c.max(lower_bound)),
+    };
+    let mut placer = place::Placer::default();
+    let steps_max = limits::PORTFOLIO_STEPS + budget.steps;
+    let placed =
+        portfolio::portfolio(problem, &relation, &breadth, &pinned, enough, steps_max, &mut placer);
+    let status = if placed.arena == bound.bytes {
+        Status::Optimal(Proof::Witness)
+    } else if placed.arena == pinned_end {
+        Status::Optimal(Proof::Pinned)
+    } else {
+        Status::Gap
+    };
+    Ok(Packing {
+        offsets: placed.offsets,
+        arena_bytes: placed.arena,
+        lower_bound,
+        witness: bound.witness,
+        witness_bytes: bound.bytes,
+        status,
+        steps: placer.steps,
+    })
+}
+
+/// Largest end of a pinned buffer.
+fn pinned_end(problem: &Problem, relation: &relation::Relation) -> u64 {
+    let end = |(b, size): (&Buffer, &u64)| b.pinned.map(|offset| offset + size);
+    problem.buffers.iter().zip(&relation.sizes).filter_map(end).max().unwrap_or(0)
+}
