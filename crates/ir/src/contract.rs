@@ -165,15 +165,44 @@ pub fn accesses(op: &Op) -> Result<Vec<Access>, Malformed> {
         return Err(bad(format!("grain {} is not a multiple of {piece}", op.grain)));
     }
     let splits = splits(op);
-    let tensors = op.inputs.iter().map(|tensor| (*tensor, Mode::Read));
+    let read = op.inputs.iter().map(|tensor| (*tensor, Mode::Read));
     let written = op.outputs.iter().enumerate().map(|(i, id)| (*id, output_mode(&op.kind, i)));
     let scratch = op.workspace.iter().map(|tensor| (*tensor, Mode::Write));
-    Ok(tensors
+    let listed = read
         .chain(written)
         .chain(scratch)
         .zip(splits)
         .map(|((tensor, mode), split)| Access { tensor, mode, split })
-        .collect())
+        .collect();
+    merge_updates(op, listed)
+}
+
+/// An output that is the very tensor of an input is an update: one access that reads and writes.
+/// Only pairs that the kind allows in place may be so, and both sides must have one slice.
+fn merge_updates(op: &Op, mut listed: Vec<Access>) -> Result<Vec<Access>, Malformed> {
+    let bad = |what: &str| Malformed { op: op.name.clone(), what: what.to_string() };
+    let mut updated = Vec::new();
+    for (output, tensor) in op.outputs.iter().enumerate() {
+        for (input, other) in op.inputs.iter().enumerate() {
+            if tensor != other {
+                continue;
+            }
+            if !may_in_place(&op.kind).contains(&(output as u32, input as u32)) {
+                return Err(bad("an output is also an input that it may not replace"));
+            }
+            if listed[input].split != listed[op.inputs.len() + output].split {
+                return Err(bad("an update reads and writes different slices"));
+            }
+            listed[op.inputs.len() + output].mode = Mode::ReadWrite;
+            updated.push(input);
+        }
+    }
+    let mut position = 0;
+    listed.retain(|_| {
+        position += 1;
+        !updated.contains(&(position - 1))
+    });
+    Ok(listed)
 }
 
 fn output_mode(kind: &OpKind, output: usize) -> Mode {
@@ -273,7 +302,15 @@ fn splits(op: &Op) -> Vec<Split> {
             vec![tiles, tiles, Whole, Whole, heads, heads]
         }
         OpKind::Attention(_) => vec![tiles, Whole, Whole, Whole, Whole, tiles],
-        OpKind::AttentionPrefill(_) => vec![tiles, Whole, Whole, Whole, Whole, tiles, scratch],
+        OpKind::AttentionPrefill(shape) => {
+            // A shard of whole groups reads only the caches of its own key/value heads.
+            let group = u64::from(shape.head_dim) * u64::from(shape.heads / shape.kv_heads.max(1));
+            let cache = match op.grain == group {
+                true => Split::Even { axis: 0, unit: 1 },
+                false => Whole,
+            };
+            vec![tiles, cache, cache, Whole, Whole, tiles, scratch]
+        }
         OpKind::AttentionDecodePartial(_) => {
             vec![Whole, Whole, Whole, Whole, Whole, scratch, scratch]
         }

@@ -1,0 +1,528 @@
+//! A decoder-only transformer as a program: load, prefill, decode, sample.
+//!
+//! Believes a checked [`DecoderConfig`]. Writes logical operations only: how they are fused,
+//! quantised or cut is for the planner. It must not know metadata keys.
+
+use dctms_ir::ids::{PhaseId, TensorId};
+use dctms_ir::limits::TILE;
+use dctms_ir::op::{AttentionShape, Epilogue, OpKind};
+use dctms_ir::tensor::{Term, kv_row_bytes};
+use dctms_ir::{Dtype, Program, Residence, Size};
+
+use crate::builder::Builder;
+use crate::config::{DecoderConfig, RopeConfig};
+use crate::error::ModelError;
+use crate::file::Lookup;
+use crate::options::BuildOptions;
+
+/// Names of what the host exchanges with a program.
+pub mod names {
+    /// Token ids of the step, i32 `[max(C, B)]`.
+    pub const TOKENS: &str = "io.tokens";
+    /// Position of each token, i32.
+    pub const POSITIONS: &str = "io.positions";
+    /// Cache slot of each token, i32.
+    pub const SLOTS: &str = "io.slots";
+    /// Tokens whose logits are wanted, i32 `[R]`.
+    pub const ROWS: &str = "io.rows";
+    /// Logits, f32 `[V/16, rows, 16]` (tile-major, rows of the step).
+    pub const LOGITS: &str = "io.logits";
+    /// Sampling parameters, one record a row.
+    pub const SAMPLER_PARAMETERS: &str = "io.sampler.parameters";
+    /// Recent tokens of each row, i32 `[rows, window]`, −1 where none.
+    pub const SAMPLER_HISTORY: &str = "io.sampler.history";
+    /// Picked token of each row, i32.
+    pub const SAMPLED: &str = "io.sampled";
+    /// Random state of each row, u64.
+    pub const RANDOM: &str = "sampler.random";
+    /// Tokeniser tables.
+    pub const TOKENIZER: &str = "tokenizer.tables";
+}
+
+/// Bytes of one sampling parameter record.
+pub const SAMPLER_RECORD_BYTES: u64 = 64;
+
+struct LayerWeights {
+    attn_norm: TensorId,
+    q: TensorId,
+    k: TensorId,
+    v: TensorId,
+    biases: Option<[TensorId; 3]>,
+    q_norm: Option<TensorId>,
+    k_norm: Option<TensorId>,
+    attn_output: TensorId,
+    post_attention_norm: Option<TensorId>,
+    ffn_norm: TensorId,
+    gate: TensorId,
+    up: TensorId,
+    down: TensorId,
+    post_ffn_norm: Option<TensorId>,
+    keys: TensorId,
+    values: TensorId,
+    shape: AttentionShape,
+    local: bool,
+}
+
+struct Weights {
+    embedding: TensorId,
+    output: TensorId,
+    output_norm: TensorId,
+    rope: TensorId,
+    local_rope: Option<TensorId>,
+    layers: Vec<LayerWeights>,
+}
+
+struct HostBuffers {
+    tokens: TensorId,
+    positions: TensorId,
+    slots: TensorId,
+    rows: TensorId,
+    logits: TensorId,
+}
+
+/// Builds the program of a decoder.
+///
+/// # Errors
+/// Missing or mis-shaped tensors, or bounds that make no sense.
+pub fn build(
+    config: &DecoderConfig,
+    lookup: &mut Lookup<'_>,
+    options: &BuildOptions,
+) -> Result<Program, ModelError> {
+    options.check()?;
+    let mut builder = Builder::new();
+    let bounds = &options.bounds;
+    let tokens = builder.program.add_dim("tokens", 1, bounds.prefill_chunk);
+    let sequences = builder.program.add_dim("sequences", 1, bounds.sequences);
+    let rows = builder.program.add_dim("rows", 1, bounds.logit_rows);
+    let segments = bounds.sequences * options.segments(0)?;
+    builder.program.add_dim("segments", 1, segments);
+    let window = config.windows.iter().copied().find(|window| *window > 0);
+    let local_segments = bounds.sequences * options.segments(window.unwrap_or(0))?;
+    builder.program.add_dim("segments.window", 1, local_segments);
+
+    let weights = weights(config, lookup, options, &mut builder)?;
+    let host = host_buffers(config, options, &mut builder);
+    let prefill = builder.program.add_phase("prefill");
+    let decode = builder.program.add_phase("decode");
+    let sample = builder.program.add_phase("sample");
+    forward(&mut builder, config, &weights, &host, (prefill, &tokens.into(), Some(&rows.into())));
+    forward(&mut builder, config, &weights, &host, (decode, &sequences.into(), None));
+    sampling(&mut builder, config, options, &host, sample);
+    let next = &mut builder.program.flow.next;
+    next[0] = vec![prefill];
+    next[prefill.index()] = vec![prefill, decode, sample];
+    next[decode.index()] = vec![prefill, decode, sample];
+    next[sample.index()] = vec![prefill, decode, sample];
+    Ok(builder.program)
+}
+
+fn weights(
+    config: &DecoderConfig,
+    lookup: &mut Lookup<'_>,
+    options: &BuildOptions,
+    builder: &mut Builder,
+) -> Result<Weights, ModelError> {
+    if options.tokenizer_bytes > 0 {
+        let bytes = options.tokenizer_bytes;
+        builder.table(names::TOKENIZER, (Dtype::U8, bytes), bytes, OpKind::LoadTokenizer);
+    }
+    let rope = frequencies(config, &config.rope, lookup, builder, "rope.frequencies")?;
+    let local_rope = match &config.local_rope {
+        Some(local) => Some(frequencies(config, local, lookup, builder, "rope.local.frequencies")?),
+        None => None,
+    };
+    let embedding =
+        builder.matrix(lookup.matrix("token_embd.weight", config.vocabulary, config.hidden)?);
+    let output_norm = builder.vector(lookup.vector("output_norm.weight", config.hidden)?);
+    let output = match lookup.has("output.weight") {
+        true => builder.matrix(lookup.matrix("output.weight", config.vocabulary, config.hidden)?),
+        false => embedding,
+    };
+    let layers = (0..config.layers)
+        .map(|layer| layer_weights(config, lookup, options, builder, layer))
+        .collect::<Result<_, _>>()?;
+    Ok(Weights { embedding, output, output_norm, rope, local_rope, layers })
+}
+
+fn frequencies(
+    config: &DecoderConfig,
+    rope: &RopeConfig,
+    lookup: &mut Lookup<'_>,
+    builder: &mut Builder,
+    name: &str,
+) -> Result<TensorId, ModelError> {
+    let pairs = u64::from(rope.rotary_dim / 2);
+    let factors = match rope.file_factors {
+        true => Some(lookup.vector("rope_freqs.weight", pairs)?),
+        false => None,
+    };
+    let kind = OpKind::LoadRopeFrequencies {
+        base: rope.base,
+        rotary_dim: rope.rotary_dim,
+        scaling: rope.scaling.clone(),
+        factors,
+    };
+    debug_assert!(rope.rotary_dim <= config.head_dim);
+    Ok(builder.table(name, (Dtype::F32, pairs), pairs * 4, kind))
+}
+
+fn layer_weights(
+    config: &DecoderConfig,
+    lookup: &mut Lookup<'_>,
+    options: &BuildOptions,
+    builder: &mut Builder,
+    layer: u32,
+) -> Result<LayerWeights, ModelError> {
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let hidden = config.hidden;
+    let head_dim = u64::from(config.head_dim);
+    let q_rows = u64::from(config.heads) * head_dim;
+    let kv_rows = u64::from(config.kv_heads) * head_dim;
+    let ff = config.feed_forward;
+    let biases = match config.biases && lookup.has(&name("attn_q.bias")) {
+        true => Some([
+            builder.vector(lookup.vector(&name("attn_q.bias"), q_rows)?),
+            builder.vector(lookup.vector(&name("attn_k.bias"), kv_rows)?),
+            builder.vector(lookup.vector(&name("attn_v.bias"), kv_rows)?),
+        ]),
+        false => None,
+    };
+    let optional = |wanted: bool,
+                    part: &str,
+                    len: u64,
+                    lookup: &mut Lookup<'_>,
+                    builder: &mut Builder|
+     -> Result<Option<TensorId>, ModelError> {
+        match wanted {
+            true => Ok(Some(builder.vector(lookup.vector(&name(part), len)?))),
+            false => Ok(None),
+        }
+    };
+    let (keys, values, shape) = cache(config, options, builder, layer)?;
+    Ok(LayerWeights {
+        attn_norm: builder.vector(lookup.vector(&name("attn_norm.weight"), hidden)?),
+        q: builder.matrix(lookup.matrix(&name("attn_q.weight"), q_rows, hidden)?),
+        k: builder.matrix(lookup.matrix(&name("attn_k.weight"), kv_rows, hidden)?),
+        v: builder.matrix(lookup.matrix(&name("attn_v.weight"), kv_rows, hidden)?),
+        biases,
+        q_norm: optional(config.head_norms, "attn_q_norm.weight", head_dim, lookup, builder)?,
+        k_norm: optional(config.head_norms, "attn_k_norm.weight", head_dim, lookup, builder)?,
+        attn_output: builder.matrix(lookup.matrix(&name("attn_output.weight"), hidden, q_rows)?),
+        post_attention_norm: optional(
+            config.post_norms,
+            "post_attention_norm.weight",
+            hidden,
+            lookup,
+            builder,
+        )?,
+        ffn_norm: builder.vector(lookup.vector(&name("ffn_norm.weight"), hidden)?),
+        gate: builder.matrix(lookup.matrix(&name("ffn_gate.weight"), ff, hidden)?),
+        up: builder.matrix(lookup.matrix(&name("ffn_up.weight"), ff, hidden)?),
+        down: builder.matrix(lookup.matrix(&name("ffn_down.weight"), hidden, ff)?),
+        post_ffn_norm: optional(
+            config.post_norms,
+            "post_ffw_norm.weight",
+            hidden,
+            lookup,
+            builder,
+        )?,
+        keys,
+        values,
+        shape,
+        local: config.windows[layer as usize] > 0,
+    })
+}
+
+fn cache(
+    config: &DecoderConfig,
+    options: &BuildOptions,
+    builder: &mut Builder,
+    layer: u32,
+) -> Result<(TensorId, TensorId, AttentionShape), ModelError> {
+    let window = config.windows[layer as usize];
+    let capacity = options.layer_capacity(window)?;
+    let kv = options.bounds.kv_type;
+    let slots = options.bounds.sequences;
+    let head_dim = u64::from(config.head_dim);
+    let overflow = || ModelError::Overflow { what: format!("cache of layer {layer}") };
+    let row = kv_row_bytes(kv, head_dim).ok_or_else(|| ModelError::Bound {
+        what: format!("key/value type {} needs heads of a multiple of 32 features", kv.name()),
+    })?;
+    let bytes = u64::from(config.kv_heads)
+        .checked_mul(slots)
+        .and_then(|count| count.checked_mul(capacity))
+        .and_then(|count| count.checked_mul(row))
+        .ok_or_else(overflow)?;
+    let shape: Vec<Size> =
+        [u64::from(config.kv_heads), slots, capacity, head_dim].map(Size::Const).to_vec();
+    let mut state = |part: &str| {
+        builder.lasting(
+            &format!("kv.{layer}.{part}"),
+            kv,
+            shape.clone(),
+            Size::Const(bytes),
+            (Residence::State, Term::Kv),
+        )
+    };
+    let (keys, values) = (state("k"), state("v"));
+    let shape = AttentionShape {
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        capacity: u32::try_from(capacity).map_err(|_| overflow())?,
+        window,
+        scale: config.attention_scale,
+        kv,
+    };
+    Ok((keys, values, shape))
+}
+
+fn host_buffers(
+    config: &DecoderConfig,
+    options: &BuildOptions,
+    builder: &mut Builder,
+) -> HostBuffers {
+    let bounds = &options.bounds;
+    let steps = bounds.prefill_chunk.max(bounds.sequences);
+    let rows = bounds.logit_rows.max(bounds.sequences);
+    let tiles = config.vocabulary.div_ceil(TILE);
+    HostBuffers {
+        tokens: builder.external_integers(names::TOKENS, steps),
+        positions: builder.external_integers(names::POSITIONS, steps),
+        slots: builder.external_integers(names::SLOTS, steps),
+        rows: builder.external_integers(names::ROWS, rows),
+        logits: builder.lasting(
+            names::LOGITS,
+            Dtype::F32,
+            [tiles, rows, TILE].map(Size::Const).to_vec(),
+            Size::Const(tiles * rows * TILE * 4),
+            (Residence::External, Term::Persistent),
+        ),
+    }
+}
+
+/// Writes the operations of one pass. `rows` is the number of tokens whose logits are wanted;
+/// `None` for all of them.
+fn forward(
+    builder: &mut Builder,
+    config: &DecoderConfig,
+    weights: &Weights,
+    host: &HostBuffers,
+    (phase, tokens, rows): (PhaseId, &Size, Option<&Size>),
+) {
+    let rope = rope_table(builder, &config.rope, host, (phase, tokens), weights.rope, "rope");
+    let local_rope = match (&config.local_rope, weights.local_rope) {
+        (Some(local), Some(frequencies)) => {
+            rope_table(builder, local, host, (phase, tokens), frequencies, "rope.local")
+        }
+        _ => rope,
+    };
+    let mut x = builder.activation(phase, "embedding", config.hidden, tokens);
+    builder.op(
+        phase,
+        "embedding",
+        OpKind::EmbedRows { scale: config.embedding_scale },
+        &[host.tokens, weights.embedding],
+        &[x],
+    );
+    for (index, layer) in weights.layers.iter().enumerate() {
+        let table = if layer.local { local_rope } else { rope };
+        let mut pass =
+            Pass { builder, config, host, phase, tokens, prefix: format!("blk.{index}") };
+        x = pass.attention(layer, x, table);
+        x = pass.feed_forward(layer, x);
+    }
+    let rows = match rows {
+        None => tokens,
+        Some(rows) => {
+            let picked = builder.activation(phase, "rows", config.hidden, rows);
+            builder.op(phase, "rows", OpKind::SelectRows, &[x, host.rows], &[picked]);
+            x = picked;
+            rows
+        }
+    };
+    let normed = builder.activation(phase, "output_norm", config.hidden, rows);
+    let epsilon = config.epsilon;
+    builder.op(
+        phase,
+        "output_norm",
+        OpKind::RmsNorm { epsilon },
+        &[x, weights.output_norm],
+        &[normed],
+    );
+    let kind =
+        OpKind::MatMul { rows: config.vocabulary, cols: config.hidden, epilogue: Epilogue::Store };
+    builder.op(phase, "output", kind, &[normed, weights.output], &[host.logits]);
+}
+
+fn rope_table(
+    builder: &mut Builder,
+    rope: &RopeConfig,
+    host: &HostBuffers,
+    (phase, tokens): (PhaseId, &Size),
+    frequencies: TensorId,
+    name: &str,
+) -> TensorId {
+    let pairs = u64::from(rope.rotary_dim / 2);
+    let prefix = builder.program.phases[phase.index()].name.clone();
+    let table = builder.program.add_tensor(dctms_ir::Tensor {
+        name: format!("{prefix}.{name}"),
+        model: 0,
+        dtype: Dtype::F32,
+        shape: vec![Size::Const(2), Size::Const(pairs), tokens.clone()],
+        size: Size::product(&[tokens.clone(), Size::Const(2 * pairs * 4)]),
+        residence: Residence::Transient,
+        term: Term::Intermediate,
+        phase: Some(phase),
+        state: None,
+    });
+    let kind = OpKind::RopeTable { magnitude: rope.magnitude };
+    builder.op(phase, name, kind, &[host.positions, frequencies], &[table]);
+    table
+}
+
+/// One layer of one pass.
+struct Pass<'a> {
+    builder: &'a mut Builder,
+    config: &'a DecoderConfig,
+    host: &'a HostBuffers,
+    phase: PhaseId,
+    tokens: &'a Size,
+    prefix: String,
+}
+
+impl Pass<'_> {
+    fn step(&mut self, part: &str, kind: OpKind, inputs: &[TensorId], features: u64) -> TensorId {
+        let name = format!("{}.{part}", self.prefix);
+        let output = self.builder.activation(self.phase, &name, features, self.tokens);
+        self.builder.op(self.phase, &name, kind, inputs, &[output]);
+        output
+    }
+
+    fn norm(&mut self, part: &str, x: TensorId, weight: TensorId) -> TensorId {
+        let kind = OpKind::RmsNorm { epsilon: self.config.epsilon };
+        self.step(part, kind, &[x, weight], self.config.hidden)
+    }
+
+    fn matmul(&mut self, part: &str, x: TensorId, w: TensorId, rows: u64, cols: u64) -> TensorId {
+        let kind = OpKind::MatMul { rows, cols, epilogue: Epilogue::Store };
+        self.step(part, kind, &[x, w], rows)
+    }
+
+    /// Projection, bias, head norm and rotation of queries or keys.
+    fn heads(
+        &mut self,
+        part: &str,
+        normed: TensorId,
+        (weight, bias, norm): (TensorId, Option<TensorId>, Option<TensorId>),
+        table: TensorId,
+        heads: u32,
+    ) -> TensorId {
+        let head_dim = self.config.head_dim;
+        let features = u64::from(heads) * u64::from(head_dim);
+        let mut value = self.matmul(part, normed, weight, features, self.config.hidden);
+        if let Some(bias) = bias {
+            value = self.step(&format!("{part}_bias"), OpKind::BiasAdd, &[value, bias], features);
+        }
+        if let Some(norm) = norm {
+            let kind = OpKind::HeadNorm { epsilon: self.config.epsilon, head_dim };
+            value = self.step(&format!("{part}_norm"), kind, &[value, norm], features);
+        }
+        let rope = &self.config.rope;
+        let kind = OpKind::Rope { style: rope.style, head_dim, rotary_dim: rope.rotary_dim };
+        self.step(&format!("{part}_rope"), kind, &[value, table], features)
+    }
+
+    fn attention(&mut self, layer: &LayerWeights, x: TensorId, table: TensorId) -> TensorId {
+        let config = self.config;
+        let [q_bias, k_bias, v_bias] = match layer.biases {
+            Some(biases) => biases.map(Some),
+            None => [None; 3],
+        };
+        let normed = self.norm("attn_norm", x, layer.attn_norm);
+        let q = (layer.q, q_bias, layer.q_norm);
+        let q = self.heads("attn_q", normed, q, table, config.heads);
+        let k = (layer.k, k_bias, layer.k_norm);
+        let k = self.heads("attn_k", normed, k, table, config.kv_heads);
+        let kv_features = u64::from(config.kv_heads) * u64::from(config.head_dim);
+        let mut v = self.matmul("attn_v", normed, layer.v, kv_features, config.hidden);
+        if let Some(bias) = v_bias {
+            v = self.step("attn_v_bias", OpKind::BiasAdd, &[v, bias], kv_features);
+        }
+        let (positions, slots) = (self.host.positions, self.host.slots);
+        let name = format!("{}.kv_append", self.prefix);
+        self.builder.op(
+            self.phase,
+            &name,
+            OpKind::KvAppend(layer.shape),
+            &[k, v, positions, slots],
+            &[layer.keys, layer.values],
+        );
+        let features = u64::from(config.heads) * u64::from(config.head_dim);
+        let operands = [q, layer.keys, layer.values, positions, slots];
+        let mixed = self.step("attn", OpKind::Attention(layer.shape), &operands, features);
+        let out = self.matmul("attn_output", mixed, layer.attn_output, config.hidden, features);
+        self.residual("attn_residual", x, out, layer.post_attention_norm)
+    }
+
+    fn feed_forward(&mut self, layer: &LayerWeights, x: TensorId) -> TensorId {
+        let config = self.config;
+        let (hidden, ff) = (config.hidden, config.feed_forward);
+        let normed = self.norm("ffn_norm", x, layer.ffn_norm);
+        let gate = self.matmul("ffn_gate", normed, layer.gate, ff, hidden);
+        let up = self.matmul("ffn_up", normed, layer.up, ff, hidden);
+        let kind = OpKind::GatedMul(config.activation);
+        let gated = self.step("ffn_act", kind, &[gate, up], ff);
+        let out = self.matmul("ffn_down", gated, layer.down, hidden, ff);
+        self.residual("ffn_residual", x, out, layer.post_ffn_norm)
+    }
+
+    fn residual(
+        &mut self,
+        part: &str,
+        x: TensorId,
+        branch: TensorId,
+        post_norm: Option<TensorId>,
+    ) -> TensorId {
+        let branch = match post_norm {
+            Some(weight) => self.norm(&format!("{part}_norm"), branch, weight),
+            None => branch,
+        };
+        self.step(part, OpKind::Add, &[x, branch], self.config.hidden)
+    }
+}
+
+fn sampling(
+    builder: &mut Builder,
+    config: &DecoderConfig,
+    options: &BuildOptions,
+    host: &HostBuffers,
+    phase: PhaseId,
+) {
+    let rows = options.bounds.logit_rows.max(options.bounds.sequences);
+    let external = (Residence::External, Term::Persistent);
+    let parameters = builder.lasting(
+        names::SAMPLER_PARAMETERS,
+        Dtype::U8,
+        [rows, SAMPLER_RECORD_BYTES].map(Size::Const).to_vec(),
+        Size::Const(rows * SAMPLER_RECORD_BYTES),
+        external,
+    );
+    let history = builder.external_integers(names::SAMPLER_HISTORY, rows * options.penalty_window);
+    let sampled = builder.external_integers(names::SAMPLED, rows);
+    let random = builder.lasting(
+        names::RANDOM,
+        Dtype::U8,
+        [rows, 32].map(Size::Const).to_vec(),
+        Size::Const(rows * 32),
+        (Residence::State, Term::Persistent),
+    );
+    builder.op(
+        phase,
+        "sample",
+        OpKind::Sample { vocabulary: config.vocabulary },
+        &[host.logits, parameters, history],
+        &[sampled, random],
+    );
+}
