@@ -1,1 +1,49 @@
-//! The operating system: mappings, limits, futexes, memory and processor facts.
+//! The operating system: mappings, limits, futexes, memory and processor facts. The one module
+//! that talks to it; everything else is given numbers, threads and addresses from here.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `heap` | the global allocator: two regions with hard limits, and the latch |
+//! | `arena` | one mapping of exact size between guard pages |
+//! | `lanes`, `events` | fixed worker threads, steps, epoch counters |
+//! | `stack` | threads whose stacks are fixed and resident |
+//! | `machine` | memory limits: cgroups and the machine itself |
+//! | `processors` | lanes by affinity and quota, pinning, pressure |
+//! | `process` | what this process uses; its image; sealing it |
+//! | `interrupt`, `output` | stopping on a signal; writing to a pipe; the page cache |
+//!
+//! The order of a process's life:
+//!
+//! ```text
+//! static HEAP: BoundedHeap = BoundedHeap::new(HeapConfig { … });     // #[global_allocator]
+//! main:     run_on_control_thread(stack_bytes, control)              // main only joins
+//! control:  HEAP.open_compile_region(limit)
+//!           { let _stage = HEAP.scope(Region::Compile);  parse, plan, verify;
+//!             { let _run = HEAP.scope(Region::Run); copy what lives on } }
+//!           HEAP.close_compile_region(); HEAP.set_run_limit(plan.heap)
+//!           Arena::map → prefault → lock;  Lanes::start;  load
+//!           process::seal → HEAP.set_exhaustion(Refuse) → HEAP.close_latch(…)
+//!           lanes.run(&|lane| …) for each phase;  HEAP.open_latch() → violations
+//! ```
+//!
+//! Believes: Linux, as far as it could be run; other Unix systems get the portable part. Must not
+//! know: models, plans, tensors, requests. `unsafe` stands in `sys`, `heap`, `arena`, `lanes`,
+//! `stack` and `process` only.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod affinity;
+pub mod arena;
+pub mod error;
+pub mod events;
+mod facts;
+pub mod heap;
+pub mod lanes;
+pub mod limits;
+pub mod process;
+mod protocol;
+pub mod stack;
+mod sys;
+mod text;
+
+pub use error::SystemError;
+pub use protocol::Poisoned;

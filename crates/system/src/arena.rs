@@ -1,0 +1,148 @@
+//! The arena: one anonymous mapping of an exact size between two guard pages.
+//!
+//! ```text
+//! ┌ guard page ┬ base ──────────── len_bytes (whole pages) ──────────┬ guard page ┐
+//! │ no access  │ readable, writable, zero, then prefaulted and locked │ no access  │
+//! └────────────┴──────────────────────────────────────────────────────┴────────────┘
+//! ```
+//!
+//! Believes: the size that it is told. Must not know: what lies at which offset; it hands out
+//! the base and the length, and whoever turns offsets into pointers proves that they are inside.
+
+use crate::error::SystemError;
+use crate::sys::{self, Advice};
+
+/// How the arena asks for pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArenaPages {
+    /// Huge pages where the kernel allows them: fewer translation misses.
+    Huge,
+    /// Small pages only, so that what is resident is what was touched.
+    Small,
+}
+
+/// How the arena was made resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefault {
+    /// By the kernel in one call.
+    Populated,
+    /// By touching page after page, because this kernel cannot populate.
+    Touched,
+}
+
+/// One mapping with guard pages, given back when dropped.
+#[derive(Debug)]
+pub struct Arena {
+    base: *mut u8,
+    len_bytes: usize,
+    guard_bytes: usize,
+}
+
+// SAFETY: the arena is a range of addresses; it reads and writes nothing by itself except in
+// `prefault`, which keeps all contents. Whoever accesses the bytes answers for the ordering.
+unsafe impl Send for Arena {}
+// SAFETY: as above; every method takes the range's numbers only.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps `len_bytes`, rounded up to whole pages, readable, writable and zero.
+    ///
+    /// # Errors
+    /// `Bound` for 0 bytes or an overflow, `Call` when the kernel has no room.
+    pub fn map(len_bytes: usize, pages: ArenaPages) -> Result<Arena, SystemError> {
+        let guard_bytes = sys::page_bytes();
+        let bound = SystemError::Bound { what: "arena bytes", bound: usize::MAX, value: len_bytes };
+        let rounded = sys::round_up_to_pages(len_bytes).filter(|&len| len > 0).ok_or(bound)?;
+        let total = rounded.checked_add(2 * guard_bytes).ok_or(bound)?;
+        let whole = sys::map_reserved(total, "the arena")?.as_ptr();
+        // SAFETY: guard_bytes < total, so the base stays inside the mapping just made.
+        let base = unsafe { whole.add(guard_bytes) };
+        let arena = Arena { base, len_bytes: rounded, guard_bytes };
+        // SAFETY: [base, base + rounded) is page-aligned, inside the mapping, and nobody else's.
+        unsafe { sys::make_writable(base, rounded)? };
+        let advice = match pages {
+            ArenaPages::Huge => Advice::HugePages,
+            ArenaPages::Small => Advice::SmallPages,
+        };
+        // A kernel without huge pages refuses the advice; the arena works all the same.
+        // SAFETY: the same range.
+        let _ = unsafe { sys::advise(base, rounded, advice) };
+        Ok(arena)
+    }
+
+    /// The first byte, aligned to a page.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Bytes between the guards, whole pages.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Makes every page resident; contents stay as they are.
+    pub fn prefault(&self) -> Prefault {
+        // SAFETY: the range is this arena's own; populating keeps its contents.
+        if unsafe { sys::advise(self.base, self.len_bytes, Advice::PopulateWrite) }.is_ok() {
+            return Prefault::Populated;
+        }
+        // SAFETY: the range is writable, and touching keeps each byte.
+        unsafe { sys::touch_pages(self.base, self.len_bytes) };
+        Prefault::Touched
+    }
+
+    /// Keeps the arena in memory.
+    ///
+    /// # Errors
+    /// `Call` with the reason: `ENOMEM` or `EPERM` when `RLIMIT_MEMLOCK` is too small.
+    pub fn lock(&self) -> Result<(), SystemError> {
+        // SAFETY: the range is this arena's own.
+        unsafe { sys::lock(self.base, self.len_bytes) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let total = self.len_bytes + 2 * self.guard_bytes;
+        // SAFETY: the range is the mapping made in `map`; whoever held pointers into it was
+        // obliged to outlive none of them beyond the arena.
+        let unmapped = unsafe { sys::unmap(self.base.sub(self.guard_bytes), total) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arena_is_whole_pages_zero_and_writable_to_its_ends() {
+        let page_bytes = sys::page_bytes();
+        for len_bytes in [1, page_bytes - 1, page_bytes, page_bytes + 1, 10 * page_bytes] {
+            for pages in [ArenaPages::Huge, ArenaPages::Small] {
+                let arena = Arena::map(len_bytes, pages).unwrap();
+                assert_eq!(arena.len_bytes(), len_bytes.next_multiple_of(page_bytes));
+                assert!(arena.base().addr().is_multiple_of(page_bytes));
+                // SAFETY: both bytes are inside the arena and nobody else uses it.
+                unsafe {
+                    let last = arena.base().add(arena.len_bytes() - 1);
+                    assert_eq!((*arena.base(), *last), (0, 0));
+                    (*arena.base(), *last) = (1, 2);
+                    arena.prefault();
+                    assert_eq!(*last, 2, "prefaulting keeps contents");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_with_the_value() {
+        for len_bytes in [0, usize::MAX, usize::MAX - sys::page_bytes()] {
+            let error = Arena::map(len_bytes, ArenaPages::Small).unwrap_err();
+            assert!(
+                matches!(error, SystemError::Bound { value, .. } if value == len_bytes)
+                    || matches!(error, SystemError::Call { call: "mmap", .. })
+            );
+        }
+    }
+}
