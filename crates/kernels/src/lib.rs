@@ -17,9 +17,19 @@
 //!
 //! **Unsafe.** The crate denies `unsafe`; the files that may use it are the shells that talk to
 //! the instruction set, each one listed here with its `allow`:
-//! `matmul/avx2.rs`, `matmul/avx512.rs`.
+//! `matmul/avx2.rs`, `matmul/avx512.rs`, `matmul/float_avx2.rs`, `matmul/float_avx512.rs`.
 
 #![deny(unsafe_code)]
 
+pub mod gather;
 pub mod half;
 pub mod isa;
+pub mod limits;
+pub mod matmul;
+pub mod naive;
+pub mod pack;
+pub mod packed;
+pub mod quantise;
+pub mod random;
+pub mod raw;
+mod unpack;

@@ -1,0 +1,31 @@
+//! The numbers that every layout and kernel of this crate is built on, in one place.
+
+/// Rows (outputs) of a weight tile, features of an activation tile, lanes of a vector.
+pub const TILE_ROWS: usize = 16;
+/// Columns (k) of a quantised block, of weights and of activations.
+pub const BLOCK_COLS: usize = 32;
+/// Consecutive k that one integer dot product takes.
+pub const GROUP_COLS: usize = 4;
+/// k-groups of a block.
+pub const BLOCK_GROUPS: usize = BLOCK_COLS / GROUP_COLS;
+/// Blocks of a super-block.
+pub const SUPER_BLOCKS: usize = 8;
+/// Columns of a super-block.
+pub const SUPER_COLS: usize = SUPER_BLOCKS * BLOCK_COLS;
+/// Bytes of one vector `[row][4 k]`.
+pub const VECTOR_BYTES: usize = TILE_ROWS * GROUP_COLS;
+/// Largest magnitude of a quantised activation.
+pub const ACTIVATION_MAX: i32 = 127;
+/// Most tokens that the matmul kernels hold accumulators for at once.
+pub const TOKEN_GROUP: usize = 16;
+
+const _: () = {
+    assert!(BLOCK_COLS == 2 * TILE_ROWS, "a block is two activation tiles");
+    assert!(VECTOR_BYTES == 64);
+    // The largest integer sum of a sub-block times its scale fits f32's 24-bit significand, so
+    // converting it is exact: 6-bit weights around 32, 16 products, scales of magnitude 128, two
+    // halves.
+    assert!(2 * 128 * 16 * 32 * ACTIVATION_MAX < 1 << 24);
+    // 5-bit weights, 32 products, 6-bit scales.
+    assert!(63 * 32 * 31 * ACTIVATION_MAX < 1 << 24);
+};

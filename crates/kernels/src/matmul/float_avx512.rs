@@ -1,0 +1,167 @@
+//! The AVX-512 shell of the matmul with f32 activations.
+//!
+//! One column of 16 rows is one vector; it meets the broadcast activation of each token. With one
+//! token, four tiles run side by side to hide the latency of the multiply-add.
+//!
+//! Pointers stay inside the slices whose lengths [`crate::matmul::matmul_float`] checked.
+
+use core::arch::x86_64::*;
+
+use crate::isa::Avx512Token;
+use crate::limits::{TILE_ROWS, TOKEN_GROUP};
+use crate::matmul::Epilogue;
+use crate::matmul::float::{for_each_panel, x_index};
+use crate::packed::{PackedKind, PackedTiles};
+
+/// See [`crate::matmul::matmul_float`], which has checked the arguments.
+pub(super) fn matmul(
+    _proof: Avx512Token,
+    weights: PackedTiles<'_>,
+    x: &[f32],
+    tokens: usize,
+    epilogue: Epilogue,
+    y: &mut [f32],
+) {
+    let call = Call { weights, x: x.as_ptr(), tokens, epilogue, y: y.as_mut_ptr() };
+    // SAFETY: the token proves the features; the caller has checked the lengths of the slices
+    // behind the pointers, and `y` is borrowed exclusively for the whole call.
+    unsafe { run(&call) }
+}
+
+/// The arguments of a call.
+struct Call<'a> {
+    weights: PackedTiles<'a>,
+    x: *const f32,
+    tokens: usize,
+    epilogue: Epilogue,
+    y: *mut f32,
+}
+
+/// All tiles and tokens.
+///
+/// # Safety
+/// The features are there; `call`'s pointers are valid for the lengths that its sizes imply.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn run(call: &Call<'_>) {
+    let tiles = call.weights.tile_count();
+    let mut tile = 0;
+    while tile < tiles {
+        let tile_count = if tiles - tile >= 4 { 4 } else { 1 };
+        let mut token = 0;
+        // SAFETY: every group lies in tiles and tokens that exist.
+        unsafe {
+            while call.tokens - token >= TOKEN_GROUP {
+                (tile..tile + tile_count).for_each(|tile| group::<1, 16>(call, tile, token));
+                token += TOKEN_GROUP;
+            }
+            while call.tokens - token >= 4 {
+                match tile_count {
+                    4 => group::<4, 4>(call, tile, token),
+                    _ => group::<1, 4>(call, tile, token),
+                }
+                token += 4;
+            }
+            while call.tokens - token >= 1 {
+                match tile_count {
+                    4 => group::<4, 1>(call, tile, token),
+                    _ => group::<1, 1>(call, tile, token),
+                }
+                token += 1;
+            }
+        }
+        tile += tile_count;
+    }
+}
+
+/// `TILES` tiles from `tile` on, `TOKENS` tokens from `token` on, over all k.
+///
+/// # Safety
+/// As [`run`]'s; the tiles and tokens exist.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn group<const TILES: usize, const TOKENS: usize>(
+    call: &Call<'_>,
+    tile: usize,
+    token: usize,
+) {
+    let mut acc = [[_mm512_setzero_ps(); TOKENS]; TILES];
+    let cols = call.weights.cols();
+    let tile_bytes = call.weights.tile_bytes();
+    // SAFETY: the tiles exist, each `cols` columns of 16 elements; x_index of a column and token
+    // that exist is inside x; as is the output of a tile and token that exist inside y.
+    unsafe {
+        let base = call.weights.bytes().as_ptr().add(tile * tile_bytes);
+        let f16 = |at: *const u8| _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
+        let bf16 = |at: *const u8| {
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+        };
+        let f32 = |at: *const u8| _mm512_loadu_ps(at.cast());
+        match call.weights.kind() {
+            PackedKind::F32 => panel(call, (base, tile_bytes, 64), f32, 0..cols, token, &mut acc),
+            PackedKind::F16 => panel(call, (base, tile_bytes, 32), f16, 0..cols, token, &mut acc),
+            PackedKind::BF16 => panel(call, (base, tile_bytes, 32), bf16, 0..cols, token, &mut acc),
+            PackedKind::Q8_0
+            | PackedKind::Q4_0
+            | PackedKind::Q4_1
+            | PackedKind::Q5_0
+            | PackedKind::Q5_1
+            | PackedKind::Q2K
+            | PackedKind::Q3K
+            | PackedKind::Q4K
+            | PackedKind::Q5K
+            | PackedKind::Q6K => {
+                for (index, acc) in acc.iter_mut().enumerate() {
+                    let acc = core::array::from_mut(acc);
+                    for_each_panel(call.weights, call.weights.tile(tile + index), |k, values| {
+                        let values_at = (values.as_ptr().cast::<u8>(), 0, 64);
+                        panel(call, values_at, f32, k..k + values.len(), token, acc);
+                    });
+                }
+            }
+        }
+        for (i, acc) in acc.iter().enumerate() {
+            for (j, acc) in acc.iter().enumerate() {
+                let y = call.y.add(((tile + i) * call.tokens + token + j) * TILE_ROWS);
+                match call.epilogue {
+                    Epilogue::Store => _mm512_storeu_ps(y, *acc),
+                    Epilogue::AddTo => {
+                        _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), *acc));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Columns `columns`, whose weights start at `weights.0`, `weights.1` bytes from tile to tile and
+/// `weights.2` from column to column, as `load` reads them.
+///
+/// # Safety
+/// As [`group`]'s; the columns exist and the weights of each can be loaded.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn panel<const TILES: usize, const TOKENS: usize>(
+    call: &Call<'_>,
+    weights: (*const u8, usize, usize),
+    load: impl Fn(*const u8) -> __m512,
+    columns: core::ops::Range<usize>,
+    token: usize,
+    acc: &mut [[__m512; TOKENS]; TILES],
+) {
+    let (mut at, tile_bytes, column_bytes) = weights;
+    let mut local = *acc;
+    // SAFETY: as this function's.
+    unsafe {
+        for k in columns {
+            let x = call.x.add(x_index(k, token, call.tokens));
+            for (tile, acc) in local.iter_mut().enumerate() {
+                let w = load(at.add(tile * tile_bytes));
+                for (token, acc) in acc.iter_mut().enumerate() {
+                    *acc = _mm512_fmadd_ps(w, _mm512_set1_ps(*x.add(token * TILE_ROWS)), *acc);
+                }
+            }
+            at = at.add(column_bytes);
+        }
+    }
+    *acc = local;
+}
