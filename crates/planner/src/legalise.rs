@@ -1,0 +1,373 @@
+//! From logical operations to those that kernels have: fused where a value would be written only
+//! to be read once, quantised where the weights are, workspace explicit.
+//!
+//! Fusions, each of which removes a tensor or a pass over one: norm + quantise; gate·up +
+//! quantise; product + residual; post-norm + residual; updates of heads (bias, norm, rotation) in
+//! the tensor that holds them. The meaning of the program does not change.
+
+use std::collections::BTreeMap;
+
+use dctms_ir::contract::{partial_floats, workspace_bytes};
+use dctms_ir::ids::{PhaseId, TensorId};
+use dctms_ir::limits::{ALIGNMENT_BYTES, BLOCK, TILE};
+use dctms_ir::op::{AttentionShape, Epilogue, Op, OpKind};
+use dctms_ir::tensor::{Term, activation_bytes, quantised_bytes};
+use dctms_ir::{Dtype, Program, Residence, Size, Tensor};
+
+use crate::error::PlanError;
+
+/// Whether products with quantised weights take quantised activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activations {
+    /// Blocks of 8 bits: the fast path.
+    Quantised,
+    /// f32 throughout: the path that parity with a reference is measured on.
+    Float,
+}
+
+/// Rewrites every phase.
+///
+/// # Errors
+/// A contract that the logical program breaks.
+pub fn legalise(
+    logical: &Program,
+    lanes: u32,
+    activations: Activations,
+) -> Result<Program, PlanError> {
+    let mut program = logical.clone();
+    for phase in 0..program.phases.len() {
+        let phase = PhaseId::of(phase);
+        let ops = std::mem::take(&mut program.phases[phase.index()].ops);
+        let mut rewriter = Rewriter::new(&mut program, phase, &ops, activations);
+        for op in &ops {
+            rewriter.rewrite(op);
+        }
+        let ops = rewriter.emitted;
+        program.phases[phase.index()].ops = ops;
+    }
+    add_workspace(&mut program, lanes)?;
+    drop_unused(&mut program);
+    Ok(program)
+}
+
+struct Rewriter<'a> {
+    program: &'a mut Program,
+    phase: PhaseId,
+    activations: Activations,
+    /// Readers of each tensor in the logical phase.
+    readers: BTreeMap<TensorId, Vec<&'a Op>>,
+    /// What a logical tensor is called now.
+    renamed: BTreeMap<TensorId, TensorId>,
+    /// Quantised form of a tensor.
+    quantised: BTreeMap<TensorId, TensorId>,
+    /// Operations that wait to be fused into the residual sum that reads them.
+    waiting: BTreeMap<TensorId, Op>,
+    emitted: Vec<Op>,
+}
+
+impl<'a> Rewriter<'a> {
+    fn new(
+        program: &'a mut Program,
+        phase: PhaseId,
+        ops: &'a [Op],
+        activations: Activations,
+    ) -> Self {
+        let mut readers: BTreeMap<TensorId, Vec<&Op>> = BTreeMap::new();
+        for op in ops {
+            for input in &op.inputs {
+                readers.entry(*input).or_default().push(op);
+            }
+        }
+        Self {
+            program,
+            phase,
+            activations,
+            readers,
+            renamed: BTreeMap::new(),
+            quantised: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            emitted: Vec::new(),
+        }
+    }
+
+    fn rewrite(&mut self, op: &Op) {
+        match &op.kind {
+            OpKind::RmsNorm { epsilon } => self.norm(op, *epsilon),
+            OpKind::MatMul { .. } => self.product(op),
+            OpKind::Add => self.sum(op),
+            OpKind::GatedMul(activation) => {
+                let kind = match self.feeds_quantised_products(op.outputs[0]) {
+                    true => OpKind::GatedMulQuantise(*activation),
+                    false => op.kind.clone(),
+                };
+                self.emit_maybe_quantised(op, kind);
+            }
+            OpKind::BiasAdd | OpKind::HeadNorm { .. } | OpKind::Rope { .. } => self.update(op),
+            OpKind::Attention(shape) => self.attention(op, *shape),
+            OpKind::LoadMatrix(_)
+            | OpKind::LoadVector(_)
+            | OpKind::LoadRopeFrequencies { .. }
+            | OpKind::LoadTokenizer
+            | OpKind::RopeTable { .. }
+            | OpKind::EmbedRows { .. }
+            | OpKind::RmsNormQuantise { .. }
+            | OpKind::RmsNormAdd { .. }
+            | OpKind::Quantise
+            | OpKind::KvAppend(_)
+            | OpKind::AttentionPrefill(_)
+            | OpKind::AttentionDecodePartial(_)
+            | OpKind::AttentionDecodeMerge(_)
+            | OpKind::GatedMulQuantise(_)
+            | OpKind::SelectRows
+            | OpKind::Sample { .. } => self.emit(op.clone()),
+        }
+    }
+
+    fn emit(&mut self, mut op: Op) {
+        for id in op.inputs.iter_mut().chain(op.outputs.iter_mut()) {
+            *id = self.renamed.get(id).copied().unwrap_or(*id);
+        }
+        self.emitted.push(op);
+    }
+
+    /// Emits with a quantised output when the kind writes one.
+    fn emit_maybe_quantised(&mut self, op: &Op, kind: OpKind) {
+        let mut op = Op { kind, ..op.clone() };
+        if let OpKind::RmsNormQuantise { .. } | OpKind::GatedMulQuantise(_) = op.kind {
+            let blocks = self.quantised_like(op.outputs[0]);
+            self.quantised.insert(op.outputs[0], blocks);
+            op.outputs = vec![blocks];
+        }
+        self.emit(op);
+    }
+
+    fn takes_quantised(&self, matrix: TensorId) -> bool {
+        self.activations == Activations::Quantised
+            && self.program.tensor(matrix).dtype.is_quantised()
+    }
+
+    fn feeds_quantised_products(&self, value: TensorId) -> bool {
+        let readers = self.readers.get(&value).map_or(&[][..], Vec::as_slice);
+        !readers.is_empty()
+            && readers.iter().all(|reader| {
+                matches!(reader.kind, OpKind::MatMul { .. })
+                    && reader.inputs[0] == value
+                    && self.takes_quantised(reader.inputs[1])
+            })
+    }
+
+    /// The residual sum that alone reads a value, if that is how it is used.
+    fn only_sum(&self, value: TensorId) -> bool {
+        match self.readers.get(&value).map(Vec::as_slice) {
+            Some([reader]) => matches!(reader.kind, OpKind::Add),
+            _ => false,
+        }
+    }
+
+    fn norm(&mut self, op: &Op, epsilon: f32) {
+        if self.only_sum(op.outputs[0]) {
+            self.waiting.insert(op.outputs[0], op.clone());
+        } else if self.feeds_quantised_products(op.outputs[0]) {
+            self.emit_maybe_quantised(op, OpKind::RmsNormQuantise { epsilon });
+        } else {
+            self.emit(op.clone());
+        }
+    }
+
+    fn product(&mut self, op: &Op) {
+        let mut op = op.clone();
+        if self.takes_quantised(op.inputs[1]) {
+            op.inputs[0] = self.quantise(op.inputs[0]);
+        }
+        match self.only_sum(op.outputs[0]) {
+            true => {
+                self.waiting.insert(op.outputs[0], op);
+            }
+            false => self.emit(op),
+        }
+    }
+
+    /// The quantised form of a value, made now unless it is there already.
+    fn quantise(&mut self, value: TensorId) -> TensorId {
+        if let Some(blocks) = self.quantised.get(&value) {
+            return *blocks;
+        }
+        let blocks = self.quantised_like(value);
+        self.quantised.insert(value, blocks);
+        let producer = self.program.tensor(value).name.clone();
+        let short = producer.split_once('.').map_or(producer.as_str(), |(_, rest)| rest);
+        self.emit(Op {
+            name: format!("{short}.quantise"),
+            kind: OpKind::Quantise,
+            inputs: vec![value],
+            outputs: vec![blocks],
+            workspace: Vec::new(),
+            grain: BLOCK,
+            in_place: Vec::new(),
+        });
+        blocks
+    }
+
+    /// A residual sum absorbs the product or the norm that feeds it.
+    fn sum(&mut self, op: &Op) {
+        let fed = op.inputs.iter().find(|input| self.waiting.contains_key(input)).copied();
+        let Some(branch) = fed else { return self.emit(op.clone()) };
+        let residual = match op.inputs[0] == branch {
+            true => op.inputs[1],
+            false => op.inputs[0],
+        };
+        let mut fused = self.waiting.remove(&branch).expect("found above");
+        fused.kind = match fused.kind {
+            OpKind::RmsNorm { epsilon } => OpKind::RmsNormAdd { epsilon },
+            OpKind::MatMul { rows, cols, .. } => {
+                OpKind::MatMul { rows, cols, epilogue: Epilogue::Add }
+            }
+            other => unreachable!("{} never waits", other.name()),
+        };
+        fused.inputs.push(residual);
+        fused.outputs = op.outputs.clone();
+        self.emit(fused);
+        // A product may wait on either side of the sum; the one not absorbed goes first.
+        debug_assert!(!self.waiting.contains_key(&residual));
+    }
+
+    /// Changes a value where it stands when nobody else reads the old one.
+    fn update(&mut self, op: &Op) {
+        let alone = self.readers.get(&op.inputs[0]).is_some_and(|readers| readers.len() == 1);
+        if alone {
+            let target = self.renamed.get(&op.inputs[0]).copied().unwrap_or(op.inputs[0]);
+            self.renamed.insert(op.outputs[0], target);
+        }
+        self.emit(op.clone());
+    }
+
+    fn attention(&mut self, op: &Op, shape: AttentionShape) {
+        let tokens = self.program.tensor(op.inputs[0]).shape[1].clone();
+        let one_per_sequence =
+            self.program.dim_named("sequences").is_some_and(|dim| tokens == Size::Dim(dim));
+        if !one_per_sequence {
+            return self.emit(Op { kind: OpKind::AttentionPrefill(shape), ..op.clone() });
+        }
+        let partials = self.partials(op, shape);
+        self.emit(Op {
+            name: format!("{}.partial", op.name),
+            kind: OpKind::AttentionDecodePartial(shape),
+            outputs: vec![partials],
+            grain: 1,
+            ..op.clone()
+        });
+        self.emit(Op {
+            name: format!("{}.merge", op.name),
+            kind: OpKind::AttentionDecodeMerge(shape),
+            inputs: vec![partials, op.inputs[3]],
+            ..op.clone()
+        });
+    }
+
+    fn partials(&mut self, op: &Op, shape: AttentionShape) -> TensorId {
+        let dim = match shape.window {
+            0 => self.program.dim_named("segments"),
+            _ => self.program.dim_named("segments.window"),
+        }
+        .expect("a decoder has its segment dims");
+        let group = u64::from(shape.heads / shape.kv_heads);
+        let floats = partial_floats(group, u64::from(shape.head_dim));
+        let items = Size::Dim(dim).times(u64::from(shape.kv_heads));
+        let name = format!("{}.{}.partials", self.phase_name(), op.name);
+        self.program.add_tensor(Tensor {
+            name,
+            model: 0,
+            dtype: Dtype::F32,
+            shape: vec![items.clone(), Size::Const(floats)],
+            size: items.times(floats * 4),
+            residence: Residence::Transient,
+            term: Term::Intermediate,
+            phase: Some(self.phase),
+            state: None,
+        })
+    }
+
+    fn phase_name(&self) -> String {
+        self.program.phases[self.phase.index()].name.clone()
+    }
+
+    /// A block tensor of the same features and tokens as an activation.
+    fn quantised_like(&mut self, value: TensorId) -> TensorId {
+        let tensor = self.program.tensor(value).clone();
+        let tiles = tensor.shape[0].value(&[]).expect("feature tiles are constant");
+        let features = tiles * TILE;
+        debug_assert_eq!(tensor.size, activation_bytes(features, &tensor.shape[1]));
+        let blocks = features.div_ceil(BLOCK);
+        self.program.add_tensor(Tensor {
+            name: format!("{}.q8", tensor.name),
+            dtype: Dtype::U8,
+            shape: vec![
+                Size::Const(blocks),
+                tensor.shape[1].clone(),
+                Size::Const(dctms_ir::limits::ACTIVATION_BLOCK_BYTES),
+            ],
+            size: quantised_bytes(features, &tensor.shape[1]),
+            ..tensor
+        })
+    }
+}
+
+/// Gives every operation the scratch that its contract asks for, one slice a shard.
+fn add_workspace(program: &mut Program, lanes: u32) -> Result<(), PlanError> {
+    let dims = program.dims_max();
+    for phase in 0..program.phases.len() {
+        for op in 0..program.phases[phase].ops.len() {
+            let operation = &program.phases[phase].ops[op];
+            let bytes = workspace_bytes(program, operation, &dims)?;
+            if bytes == 0 {
+                continue;
+            }
+            let bytes = bytes.next_multiple_of(ALIGNMENT_BYTES);
+            let shards = match dctms_ir::contract::shardable(&operation.kind) {
+                true => u64::from(lanes),
+                false => 1,
+            };
+            let name = format!("{}.{}.workspace", program.phases[phase].name, operation.name);
+            let id = program.add_tensor(Tensor {
+                name,
+                model: 0,
+                dtype: Dtype::U8,
+                shape: vec![Size::Const(shards), Size::Const(bytes)],
+                size: Size::Const(shards * bytes),
+                residence: Residence::Transient,
+                term: Term::Intermediate,
+                phase: Some(PhaseId::of(phase)),
+                state: None,
+            });
+            program.phases[phase].ops[op].workspace = vec![id];
+        }
+    }
+    Ok(())
+}
+
+/// Removes the tensors that no operation names any more, and renumbers the rest.
+fn drop_unused(program: &mut Program) {
+    let mut used = vec![false; program.tensors.len()];
+    for op in program.phases.iter().flat_map(|phase| &phase.ops) {
+        for id in op.inputs.iter().chain(&op.outputs).chain(&op.workspace) {
+            used[id.index()] = true;
+        }
+    }
+    for (index, tensor) in program.tensors.iter().enumerate() {
+        used[index] |= tensor.residence != Residence::Transient;
+    }
+    let mut renumbered = vec![TensorId(u32::MAX); used.len()];
+    let mut kept = Vec::new();
+    for (index, tensor) in std::mem::take(&mut program.tensors).into_iter().enumerate() {
+        if used[index] {
+            renumbered[index] = TensorId::of(kept.len());
+            kept.push(tensor);
+        }
+    }
+    program.tensors = kept;
+    for op in program.phases.iter_mut().flat_map(|phase| &mut phase.ops) {
+        for id in op.inputs.iter_mut().chain(&mut op.outputs).chain(&mut op.workspace) {
+            *id = renumbered[id.index()];
+        }
+    }
+}

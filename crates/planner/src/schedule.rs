@@ -1,0 +1,137 @@
+//! Static lanes: every operation is cut over all lanes, in program order, with as few
+//! synchronisation points as the data allow.
+//!
+//! A *cut* is a point in program order that no lane passes before all lanes have come to it. Each
+//! dependency between operations `p < c` that crosses lanes asks for a cut in `(p, c]`. Placing
+//! each cut as late as possible, just before the first `c` that needs one, gives the least number
+//! of cuts (stabbing intervals by right ends). Operations cut alike (same axis, unit and shards)
+//! depend only within a lane and ask for none.
+
+use std::collections::BTreeMap;
+
+use dctms_ir::Program;
+use dctms_ir::contract::{Access, Split, accesses, shardable};
+use dctms_ir::ids::{EventId, OpId, PhaseId, TensorId};
+use dctms_ir::op::OpKind;
+use dctms_ir::plan::{Schedule, Task};
+
+use crate::error::PlanError;
+
+/// The schedule of one phase on `lanes` lanes.
+///
+/// # Errors
+/// An operation that breaks its contract.
+pub fn schedule(program: &Program, phase: PhaseId, lanes: u32) -> Result<Schedule, PlanError> {
+    let ops = &program.phases[phase.index()].ops;
+    let lanes = lanes as usize;
+    let mut weaver = Weaver::new(lanes);
+    let mut load = vec![0u64; lanes];
+    for (index, op) in ops.iter().enumerate() {
+        let lanes_of_op = match shardable(&op.kind) {
+            true => (0..lanes).collect(),
+            false => vec![single_lane(&op.kind, &mut load)],
+        };
+        weaver.add(OpId::of(index), &accesses(op)?, &lanes_of_op);
+    }
+    Ok(weaver.finish())
+}
+
+/// Loading is spread by bytes; any other operation that cannot be cut runs on lane 0.
+fn single_lane(kind: &OpKind, load: &mut [u64]) -> usize {
+    match kind {
+        OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => {
+            let lane = (0..load.len()).min_by_key(|lane| load[*lane]).unwrap_or(0);
+            load[lane] = load[lane].saturating_add(source.bytes);
+            lane
+        }
+        _ => 0,
+    }
+}
+
+/// An access since the last cut, and the lanes that its operation runs on.
+struct Seen {
+    access: Access,
+    lanes: Vec<usize>,
+}
+
+struct Weaver {
+    schedule: Schedule,
+    /// Accesses since the last cut, by tensor.
+    seen: BTreeMap<TensorId, Vec<Seen>>,
+    /// Length of each lane at the last cut.
+    cut_at: Vec<usize>,
+    /// The event that each lane's next task must wait for.
+    pending: Vec<Option<EventId>>,
+}
+
+impl Weaver {
+    fn new(lanes: usize) -> Self {
+        Self {
+            schedule: Schedule { lanes: vec![Vec::new(); lanes], events: 0 },
+            seen: BTreeMap::new(),
+            cut_at: vec![0; lanes],
+            pending: vec![None; lanes],
+        }
+    }
+
+    fn add(&mut self, op: OpId, touched: &[Access], lanes: &[usize]) {
+        if touched.iter().any(|access| self.needs_cut(access, lanes)) {
+            self.cut();
+        }
+        for access in touched {
+            let seen = Seen { access: *access, lanes: lanes.to_vec() };
+            self.seen.entry(access.tensor).or_default().push(seen);
+        }
+        for (shard, lane) in lanes.iter().enumerate() {
+            let waits = self.pending[*lane].take().into_iter().collect();
+            self.schedule.lanes[*lane].push(Task {
+                op,
+                shard: shard as u32,
+                shards: lanes.len() as u32,
+                waits,
+                signals: None,
+            });
+        }
+    }
+
+    fn needs_cut(&self, access: &Access, lanes: &[usize]) -> bool {
+        let Some(earlier) = self.seen.get(&access.tensor) else { return false };
+        earlier.iter().any(|seen| {
+            let conflict = seen.access.mode.writes() || access.mode.writes();
+            conflict && !within_lanes(seen, access, lanes)
+        })
+    }
+
+    /// All lanes meet: the last task of each lane since the previous cut signals one event, and
+    /// the next task of each lane waits for it.
+    fn cut(&mut self) {
+        let event = EventId(self.schedule.events);
+        self.schedule.events += 1;
+        for (lane, tasks) in self.schedule.lanes.iter_mut().enumerate() {
+            if tasks.len() > self.cut_at[lane] {
+                let last = tasks.last_mut().expect("longer than at the cut");
+                last.signals = Some(event);
+            }
+            self.cut_at[lane] = tasks.len();
+            self.pending[lane] = Some(event);
+        }
+        self.seen.clear();
+    }
+
+    fn finish(self) -> Schedule {
+        self.schedule
+    }
+}
+
+/// Whether two conflicting accesses meet only inside a lane.
+fn within_lanes(seen: &Seen, access: &Access, lanes: &[usize]) -> bool {
+    if seen.lanes.len() == 1 && seen.lanes == lanes {
+        return true;
+    }
+    match (seen.access.split, access.split) {
+        (Split::Even { axis, unit }, Split::Even { axis: other, unit: other_unit }) => {
+            axis == other && unit == other_unit && seen.lanes == lanes
+        }
+        (Split::Whole, _) | (_, Split::Whole) => false,
+    }
+}
