@@ -45,3 +45,9 @@ pub(crate) fn kib_field_bytes(text: &str, key: &str) -> Option<u64> {
     let number = line.trim().strip_suffix("kB").unwrap_or(line).trim();
     number.parse::<u64>().ok()?.checked_mul(1024)
 }
+
+/// The value of the line `key N`.
+pub(crate) fn plain_field(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    line.trim().parse().ok()
+}

@@ -33,14 +33,21 @@
 
 pub mod affinity;
 pub mod arena;
+mod cgroup;
 pub mod error;
 pub mod events;
 mod facts;
 pub mod heap;
+pub mod image;
+pub mod interrupt;
 pub mod lanes;
 pub mod limits;
+pub mod machine;
+pub mod output;
 pub mod process;
+pub mod processors;
 mod protocol;
+pub mod seal;
 pub mod stack;
 mod sys;
 mod text;

@@ -206,3 +206,12 @@ pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit does not return and runs no code of ours.
     unsafe { libc::_exit(code) }
 }
+
+/// Waits until a descriptor takes bytes, or is broken, or a signal came.
+pub(crate) fn wait_writable(descriptor: i32) {
+    let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: the one entry outlives the call; without a time limit.
+    unsafe {
+        libc::poll(&raw mut entry, 1, -1);
+    }
+}
