@@ -20,8 +20,20 @@ pub const LANES_MAX: usize = 64;
 pub const ITEMS_MAX: usize = 1 << 20;
 /// Nesting depth of a size expression.
 pub const SIZE_DEPTH_MAX: usize = 16;
+/// Phases that a program may have: a set of phases is one 64-bit word.
+pub const PHASES_MAX: usize = 64;
+/// Axes of a tensor, and parts of one sum, product, minimum or maximum.
+pub const SIZE_PARTS_MAX: usize = 16;
+/// Bytes of a plan's JSON text.
+pub const JSON_BYTES_MAX: usize = 256 << 20;
+/// Values in a plan's JSON text.
+pub const JSON_VALUES_MAX: usize = 1 << 23;
+/// Nesting depth of a plan's JSON text.
+pub const JSON_DEPTH_MAX: usize = 48;
 
 const _: () = assert!(BLOCK == 2 * TILE);
 const _: () = assert!(SEGMENT.is_multiple_of(KV_BLOCK) && KV_BLOCK.is_multiple_of(TILE));
 const _: () = assert!(PAGE_BYTES.is_multiple_of(ALIGNMENT_BYTES));
+const _: () = assert!(JSON_DEPTH_MAX >= 2 * SIZE_DEPTH_MAX + 4);
+const _: () = assert!(PHASES_MAX <= u64::BITS as usize);
 const _: () = assert!(ACTIVATION_BLOCK_BYTES == 4 + 2 * 2 + BLOCK);

@@ -1,0 +1,245 @@
+//! The attributes of each operation kind: printing and reading side by side, so that what one
+//! does the other undoes.
+
+use super::JsonError;
+use super::parse::Node;
+use super::write::{Object, object};
+use crate::op::{Activation, AttentionShape, Epilogue, OpKind, RopeScaling, RopeStyle, Source};
+use crate::tensor::Dtype;
+
+/// Everything that a kind holds beside its name.
+pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
+    object(out, |o| match kind {
+        OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => write_source(o, source),
+        OpKind::LoadRopeFrequencies { base, rotary_dim, scaling, factors } => {
+            o.float("base", *base);
+            o.number("rotary_dim", u64::from(*rotary_dim));
+            o.with("scaling", |out| object(out, |o| write_scaling(o, scaling)));
+            o.with("factors", |out| match factors {
+                Some(source) => object(out, |o| write_source(o, source)),
+                None => out.push_str("null"),
+            });
+        }
+        OpKind::RopeTable { magnitude } => o.float("magnitude", *magnitude),
+        OpKind::EmbedRows { scale } => o.float("scale", *scale),
+        OpKind::RmsNorm { epsilon }
+        | OpKind::RmsNormQuantise { epsilon }
+        | OpKind::RmsNormAdd { epsilon } => o.float("epsilon", *epsilon),
+        OpKind::HeadNorm { epsilon, head_dim } => {
+            o.float("epsilon", *epsilon);
+            o.number("head_dim", u64::from(*head_dim));
+        }
+        OpKind::MatMul { rows, cols, epilogue } => {
+            o.number("rows", *rows);
+            o.number("cols", *cols);
+            o.text("epilogue", epilogue_name(*epilogue));
+        }
+        OpKind::Rope { style, head_dim, rotary_dim } => {
+            o.text("style", style_name(*style));
+            o.number("head_dim", u64::from(*head_dim));
+            o.number("rotary_dim", u64::from(*rotary_dim));
+        }
+        OpKind::KvAppend(shape)
+        | OpKind::Attention(shape)
+        | OpKind::AttentionPrefill(shape)
+        | OpKind::AttentionDecodePartial(shape)
+        | OpKind::AttentionDecodeMerge(shape) => write_shape(o, shape),
+        OpKind::GatedMul(activation) | OpKind::GatedMulQuantise(activation) => {
+            o.text("activation", activation_name(*activation));
+        }
+        OpKind::Sample { vocabulary } => o.number("vocabulary", *vocabulary),
+        OpKind::LoadTokenizer
+        | OpKind::Quantise
+        | OpKind::BiasAdd
+        | OpKind::Add
+        | OpKind::SelectRows => {}
+    });
+}
+
+/// The kind of a name, from its attributes.
+pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind, JsonError> {
+    let epsilon = || a.get("epsilon")?.float();
+    Ok(match name.text()? {
+        "LoadMatrix" => OpKind::LoadMatrix(read_source(a)?),
+        "LoadVector" => OpKind::LoadVector(read_source(a)?),
+        "LoadRopeFrequencies" => {
+            let factors = a.get("factors")?;
+            OpKind::LoadRopeFrequencies {
+                base: a.get("base")?.float()?,
+                rotary_dim: a.get("rotary_dim")?.small()?,
+                scaling: read_scaling(&a.get("scaling")?)?,
+                factors: if factors.is_null() { None } else { Some(read_source(&factors)?) },
+            }
+        }
+        "LoadTokenizer" => OpKind::LoadTokenizer,
+        "RopeTable" => OpKind::RopeTable { magnitude: a.get("magnitude")?.float()? },
+        "EmbedRows" => OpKind::EmbedRows { scale: a.get("scale")?.float()? },
+        "RmsNorm" => OpKind::RmsNorm { epsilon: epsilon()? },
+        "RmsNormQuantise" => OpKind::RmsNormQuantise { epsilon: epsilon()? },
+        "RmsNormAdd" => OpKind::RmsNormAdd { epsilon: epsilon()? },
+        "HeadNorm" => {
+            OpKind::HeadNorm { epsilon: epsilon()?, head_dim: a.get("head_dim")?.small()? }
+        }
+        "Quantise" => OpKind::Quantise,
+        "MatMul" => OpKind::MatMul {
+            rows: a.get("rows")?.number()?,
+            cols: a.get("cols")?.number()?,
+            epilogue: pick(&a.get("epilogue")?, &[Epilogue::Store, Epilogue::Add], epilogue_name)?,
+        },
+        "BiasAdd" => OpKind::BiasAdd,
+        "Add" => OpKind::Add,
+        "Rope" => OpKind::Rope {
+            style: pick(
+                &a.get("style")?,
+                &[RopeStyle::Interleaved, RopeStyle::Halves],
+                style_name,
+            )?,
+            head_dim: a.get("head_dim")?.small()?,
+            rotary_dim: a.get("rotary_dim")?.small()?,
+        },
+        "KvAppend" => OpKind::KvAppend(read_shape(a)?),
+        "Attention" => OpKind::Attention(read_shape(a)?),
+        "AttentionPrefill" => OpKind::AttentionPrefill(read_shape(a)?),
+        "AttentionDecodePartial" => OpKind::AttentionDecodePartial(read_shape(a)?),
+        "AttentionDecodeMerge" => OpKind::AttentionDecodeMerge(read_shape(a)?),
+        "GatedMul" => OpKind::GatedMul(read_activation(a)?),
+        "GatedMulQuantise" => OpKind::GatedMulQuantise(read_activation(a)?),
+        "SelectRows" => OpKind::SelectRows,
+        "Sample" => OpKind::Sample { vocabulary: a.get("vocabulary")?.number()? },
+        unknown => return Err(name.error(format!("unknown operation kind {unknown:?}"))),
+    })
+}
+
+/// The member of a closed set that has the text's name.
+pub(super) fn pick<T: Copy>(
+    node: &Node<'_, '_>,
+    set: &[T],
+    name: impl Fn(T) -> &'static str,
+) -> Result<T, JsonError> {
+    let text = node.text()?;
+    set.iter().copied().find(|member| name(*member) == text).ok_or_else(|| {
+        let names: Vec<&str> = set.iter().map(|member| name(*member)).collect();
+        node.error(format!("{text:?} is none of {}", names.join(", ")))
+    })
+}
+
+fn write_source(o: &mut Object<'_>, source: &Source) {
+    o.text("tensor", &source.tensor);
+    o.number("file", u64::from(source.file));
+    o.number("offset", source.offset);
+    o.number("bytes", source.bytes);
+    o.text("dtype", source.dtype.name());
+    o.number("rows", source.rows);
+    o.number("cols", source.cols);
+}
+
+fn read_source(a: &Node<'_, '_>) -> Result<Source, JsonError> {
+    Ok(Source {
+        tensor: a.get("tensor")?.text()?.to_string(),
+        file: a.get("file")?.small()?,
+        offset: a.get("offset")?.number()?,
+        bytes: a.get("bytes")?.number()?,
+        dtype: pick(&a.get("dtype")?, &Dtype::ALL, Dtype::name)?,
+        rows: a.get("rows")?.number()?,
+        cols: a.get("cols")?.number()?,
+    })
+}
+
+fn write_scaling(o: &mut Object<'_>, scaling: &RopeScaling) {
+    match scaling {
+        RopeScaling::None => o.text("type", "none"),
+        RopeScaling::Linear { factor } => {
+            o.text("type", "linear");
+            o.float("factor", *factor);
+        }
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow } => {
+            o.text("type", "yarn");
+            o.float("factor", *factor);
+            o.number("original_context", u64::from(*original_context));
+            o.float("beta_fast", *beta_fast);
+            o.float("beta_slow", *beta_slow);
+        }
+        RopeScaling::Llama3 {
+            factor,
+            low_frequency_factor,
+            high_frequency_factor,
+            original_context,
+        } => {
+            o.text("type", "llama3");
+            o.float("factor", *factor);
+            o.float("low_frequency_factor", *low_frequency_factor);
+            o.float("high_frequency_factor", *high_frequency_factor);
+            o.number("original_context", u64::from(*original_context));
+        }
+    }
+}
+
+fn read_scaling(a: &Node<'_, '_>) -> Result<RopeScaling, JsonError> {
+    let float = |key| a.get(key)?.float();
+    let context = || a.get("original_context")?.small();
+    let name = a.get("type")?;
+    Ok(match name.text()? {
+        "none" => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor: float("factor")? },
+        "yarn" => RopeScaling::Yarn {
+            factor: float("factor")?,
+            original_context: context()?,
+            beta_fast: float("beta_fast")?,
+            beta_slow: float("beta_slow")?,
+        },
+        "llama3" => RopeScaling::Llama3 {
+            factor: float("factor")?,
+            low_frequency_factor: float("low_frequency_factor")?,
+            high_frequency_factor: float("high_frequency_factor")?,
+            original_context: context()?,
+        },
+        unknown => return Err(name.error(format!("unknown scaling {unknown:?}"))),
+    })
+}
+
+fn write_shape(o: &mut Object<'_>, shape: &AttentionShape) {
+    o.number("heads", u64::from(shape.heads));
+    o.number("kv_heads", u64::from(shape.kv_heads));
+    o.number("head_dim", u64::from(shape.head_dim));
+    o.number("capacity", u64::from(shape.capacity));
+    o.number("window", u64::from(shape.window));
+    o.float("scale", shape.scale);
+    o.text("kv", shape.kv.name());
+}
+
+fn read_shape(a: &Node<'_, '_>) -> Result<AttentionShape, JsonError> {
+    Ok(AttentionShape {
+        heads: a.get("heads")?.small()?,
+        kv_heads: a.get("kv_heads")?.small()?,
+        head_dim: a.get("head_dim")?.small()?,
+        capacity: a.get("capacity")?.small()?,
+        window: a.get("window")?.small()?,
+        scale: a.get("scale")?.float()?,
+        kv: pick(&a.get("kv")?, &Dtype::ALL, Dtype::name)?,
+    })
+}
+
+fn read_activation(a: &Node<'_, '_>) -> Result<Activation, JsonError> {
+    pick(&a.get("activation")?, &[Activation::Silu, Activation::GeluTanh], activation_name)
+}
+
+fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::GeluTanh => "gelu_tanh",
+    }
+}
+
+fn epilogue_name(epilogue: Epilogue) -> &'static str {
+    match epilogue {
+        Epilogue::Store => "store",
+        Epilogue::Add => "add",
+    }
+}
+
+fn style_name(style: RopeStyle) -> &'static str {
+    match style {
+        RopeStyle::Interleaved => "interleaved",
+        RopeStyle::Halves => "halves",
+    }
+}
