@@ -2,7 +2,7 @@
 
 use super::{JsonError, digest, read, write};
 use crate::contract::{arity, grain_piece};
-use crate::ids::{DimId, EventId, OpId, PhaseId, TensorId};
+use crate::ids::{EventId, OpId, PhaseId, TensorId};
 use crate::op::{Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source};
 use crate::plan::{
     ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine, Placement,
@@ -122,19 +122,22 @@ fn sample() -> Plan {
         Size::Min(vec![tokens.clone(), Size::Const(9)]),
         Size::Max(vec![Size::Add(vec![tokens.clone(), Size::Const(1)]), Size::Const(9)]),
         Size::Const(u64::MAX),
+        Size::Const(0),
+        Size::Const(64),
+        Size::Const(65),
     ];
     for (i, size) in sizes.into_iter().enumerate() {
         program.add_tensor(tensor(&format!("t{i}"), size, (i % 2 == 0).then_some(step)));
     }
     for (i, kind) in kinds().into_iter().enumerate() {
         let (inputs, outputs, workspaces) = arity(&kind);
-        let operands = |count: usize| (0..count).map(|o| TensorId::of((i + o) % 5)).collect();
+        let operands = |from: usize, count| (from..from + count).map(TensorId::of).collect();
         program.phases[1].ops.push(Op {
             name: format!("op.{i}"),
             grain: 4 * grain_piece(&kind),
-            inputs: operands(inputs),
-            outputs: operands(outputs),
-            workspace: operands(workspaces),
+            inputs: operands(0, inputs),
+            outputs: operands(5, outputs),
+            workspace: operands(7, workspaces),
             kind,
             in_place: if i % 3 == 0 { vec![(0, 0)] } else { vec![] },
         });
@@ -187,7 +190,7 @@ fn sample() -> Plan {
             Vec::new(),
             vec![Cost { flops: 1, bytes_moved: 2, bandwidth_bound: true }; ops],
         ],
-        placements: (0..5).map(placement).collect(),
+        placements: (0..8).map(placement).collect(),
         buffers: vec![ColourBuffer { bytes: 64 }],
         arena: ArenaFigures {
             bytes: 4096,
@@ -218,8 +221,8 @@ fn sample() -> Plan {
 fn a_plan_round_trips() {
     let plan = sample();
     let text = write(&plan);
-    assert_eq!(read(&text), Ok(plan.clone()));
-    assert_eq!(write(&plan), text);
+    assert!(read(&text).expect("reads back") == plan);
+    assert!(write(&plan) == text);
     assert!(text.ends_with(&format!("{}\"}}", super::write::hexadecimal(&digest(&plan)))));
     // A newline that an editor adds is not a forgery.
     assert!(read(&format!("{text}\n")).is_ok());
@@ -303,7 +306,7 @@ fn contradictions_name_their_path() {
         ("\"total\":26", "\"total\":27", "$.envelope.runtime.total"),
         ("\"free\":-16", "\"free\":16", "$.envelope.free"),
         ("\"fits\":false", "\"fits\":true", "$.envelope.fits"),
-        ("\"witness\":[1,2]", "\"witness\":[1,5]", "$.arena.witness[1]"),
+        ("\"witness\":[1,2]", "\"witness\":[1,8]", "$.arena.witness[1]"),
         ("\"load\":[\"a", "\"lead\":[\"a", "$.flow.next"),
         ("\"hardware\":20,", "", "$.envelope"),
     ];
@@ -323,7 +326,8 @@ fn forged_bytes_do_not_have_the_digest() {
 
 #[test]
 fn unknown_keys_and_white_space_are_free() {
-    assert_eq!(read_with("\"version\":1", "\"later\": [{}] ,\t\"version\" : 1"), Ok(sample()));
+    let read = read_with("\"version\":1", "\"later\": [{}] ,\t\"version\" : 1");
+    assert!(read.expect("reads back") == sample());
 }
 
 #[test]
@@ -387,15 +391,8 @@ fn damaged_texts_never_panic() {
         if let Ok(text) = String::from_utf8(bytes) {
             // An edit of the digest's tail or of white space may leave an equal plan.
             if let Ok(read) = read(&text) {
-                assert_eq!(read, plan);
+                assert!(read == plan);
             }
         }
     }
-}
-
-#[test]
-fn dims_are_by_index() {
-    let text = write(&sample());
-    assert!(text.contains("{\"mul\":[{\"dim\":0},2304]}"));
-    assert_eq!(DimId(0).index(), 0);
 }
