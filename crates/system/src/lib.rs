@@ -33,10 +33,12 @@
 
 pub mod affinity;
 pub mod arena;
+mod c_library;
 mod cgroup;
 pub mod error;
 pub mod events;
 mod facts;
+pub mod footprint;
 pub mod heap;
 pub mod image;
 pub mod interrupt;

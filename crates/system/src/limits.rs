@@ -32,18 +32,36 @@ pub const FACT_FILE_BYTES_MAX: usize = 16 << 10;
 /// The deepest cgroup path that is walked, in components.
 pub const CGROUP_DEPTH_MAX: usize = 64;
 
-/// The C library's own heap (`[heap]`, grown by `brk`): thread blocks of the main thread and the
-/// vectors that find thread-local storage; see `process::C_LIBRARY_HEAP_BYTES`.
-pub const BRK_HEAP_BYTES_MAX: usize = 256 << 10;
+/// The C library's own heap (`[heap]`, grown by `brk`) for a process with few threads, in bytes.
+/// It holds the main thread's thread-local storage and block (under 8 KiB), and what `malloc`
+/// serves to the C library itself; every Rust allocation goes to `heap`.
+pub const C_LIBRARY_HEAP_BYTES: usize = 32 << 10;
 
-/// Stack of the main thread, in bytes: what the kernel maps for a program's arguments and
-/// environment (up to 64 KiB of them) and the 128 KiB that it adds in advance.
-pub const MAIN_STACK_BYTES_MAX: usize = 256 << 10;
+/// What each further thread adds to it, in bytes: a vector of thread-local blocks (1.1 KiB) and
+/// a cache of free blocks (0.7 KiB).
+pub const C_LIBRARY_HEAP_BYTES_PER_THREAD: usize = 2 << 10;
+
+/// The alternate signal stack that the standard library maps for each thread to report an
+/// overflow, in bytes: 8 KiB, or the kernel's minimum where vector state is larger (12 KiB with
+/// tile registers). Its guard page costs nothing.
+pub const SIGNAL_STACK_BYTES: usize = 16 << 10;
+
+/// The main thread's stack after it was cut, in bytes: arguments, environment and start-up
+/// frames of up to 32 KiB, and the margin. More arguments add to it.
+pub const MAIN_STACK_BYTES: usize = 64 << 10;
+
+/// What is kept below the frame in which the main thread waits, in bytes: the C library's wait
+/// and one signal frame with wide vector state.
+pub const MAIN_STACK_MARGIN_BYTES: usize = 24 << 10;
+
+/// The kernel's code page(s) `[vdso]`, shared by all processes but counted as resident in each.
+pub const VDSO_BYTES: usize = 8 << 10;
 
 const _: () = {
     assert!(HEAP_UNIT_BYTES.is_power_of_two());
     assert!(HEAP_HEADER_BYTES < HEAP_UNIT_BYTES);
     assert!(HEAP_REGION_BYTES_MAX / HEAP_UNIT_BYTES <= 1 << 30);
     assert!(LANE_STACK_BYTES_MIN.is_multiple_of(PAGE_BYTES_MIN));
-    assert!(MAIN_STACK_BYTES_MAX.is_multiple_of(PAGE_BYTES_MIN));
+    assert!(MAIN_STACK_BYTES.is_multiple_of(PAGE_BYTES_MIN));
+    assert!(MAIN_STACK_MARGIN_BYTES < MAIN_STACK_BYTES);
 };

@@ -112,6 +112,20 @@ pub fn lockable_bytes() -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// Start and end of the main thread's stack.
+pub(crate) fn main_stack_range() -> Option<(usize, usize)> {
+    mapping_named("[stack]")
+}
+
+/// Start and end of the first mapping of that name.
+pub(crate) fn mapping_named(name: &str) -> Option<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with(name))?;
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    Some((number(start)?, number(end)?))
+}
+
 fn parse_status(text: &str) -> Option<MemoryFacts> {
     let field = |key| kib_field_bytes(text, key).unwrap_or(0);
     Some(MemoryFacts {

@@ -1,18 +1,22 @@
 //! Threads whose stacks have a fixed size and are resident before they run anything.
 //!
 //! The main thread's stack grows on demand, so nothing but joining happens on it: all control
-//! work runs on one thread made here. The standard library maps `stack_bytes` and a guard page
-//! for each thread, and one small alternate stack for the report of an overflow.
+//! work runs on one thread made here, and what the kernel mapped in advance for the main stack is
+//! cut down to a margin (`seal` then forbids that it grows). The standard library maps
+//! `stack_bytes` and a guard page for each thread (the thread's own block of the C library stands
+//! inside), and one small alternate stack for the report of an overflow.
 //!
 //! Believes: what the C library says of the current thread's stack. Must not know: what the
 //! threads do.
 
+use crate::c_library;
 use crate::error::SystemError;
+use crate::limits::MAIN_STACK_MARGIN_BYTES;
 use crate::sys;
 use std::thread::{Builder, JoinHandle};
 
 /// Runs `control` on a thread with a touched stack of `stack_bytes` and returns its result: the
-/// main thread does nothing else.
+/// main thread does nothing else. Also bounds the C library's own heap and cuts the main stack.
 ///
 /// # Errors
 /// `Call` when the thread cannot be made.
@@ -23,7 +27,12 @@ pub fn run_on_control_thread<T: Send + 'static>(
     stack_bytes: usize,
     control: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SystemError> {
-    let thread = spawn_with_touched_stack("control", stack_bytes, control)?;
+    c_library::bound_its_heap();
+    let main_frame = main_frame_address();
+    let thread = spawn_with_touched_stack("control", stack_bytes, move || {
+        cut_main_stack(main_frame);
+        control()
+    })?;
     thread.join().map_or_else(|panic| std::panic::resume_unwind(panic), Ok)
 }
 
@@ -74,6 +83,42 @@ pub fn current_stack() -> Option<(usize, usize)> {
 pub fn current_stack() -> Option<(usize, usize)> {
     None
 }
+
+/// An address in the present frame, if this is the main thread.
+#[cfg(target_os = "linux")]
+fn main_frame_address() -> Option<usize> {
+    let here = 0_u8;
+    // SAFETY: both calls only return numbers.
+    let is_main = unsafe { libc::gettid() == libc::getpid() };
+    is_main.then_some((&raw const here).addr())
+}
+
+/// Unmaps what lies more than a margin below the frame in which the main thread waits. The kernel
+/// maps 128 KiB for the main stack in advance, which locking would make resident.
+#[cfg(target_os = "linux")]
+fn cut_main_stack(main_frame: Option<usize>) {
+    let Some(frame) = main_frame else { return };
+    let Some((start, end)) = crate::process::main_stack_range() else { return };
+    let keep = frame.saturating_sub(MAIN_STACK_MARGIN_BYTES) / sys::page_bytes();
+    let keep = keep * sys::page_bytes();
+    if (start..end).contains(&frame) && keep > start {
+        let base = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        // SAFETY: the range is the far end of the main stack, below anything that the main
+        // thread, which only waits, or a signal on it can use: the margin covers both. Should it
+        // be used all the same, the kernel grows the stack again or ends the process.
+        let _ = unsafe { sys::unmap(base, keep - start) };
+    }
+}
+
+/// Not known here.
+#[cfg(not(target_os = "linux"))]
+fn main_frame_address() -> Option<usize> {
+    None
+}
+
+/// Nothing to cut here.
+#[cfg(not(target_os = "linux"))]
+fn cut_main_stack(_: Option<usize>) {}
 
 /// Makes every page of the current thread's stack resident. Where the bounds are not known, or
 /// the kernel cannot populate, nothing happens: pages then come on first use.

@@ -16,6 +16,8 @@ pub(crate) enum Advice {
     HugePages,
     /// Use no huge pages, so that only touched pages become resident.
     SmallPages,
+    /// Make every page resident for reading now (Linux 5.14).
+    PopulateRead,
     /// Make every page resident and writable now (Linux 5.14).
     PopulateWrite,
 }
@@ -85,7 +87,7 @@ pub(crate) unsafe fn make_writable(base: *mut u8, len_bytes: usize) -> Result<()
 /// Tells the kernel how a range will be used. Contents do not change.
 ///
 /// # Safety
-/// `[base, base + len_bytes)` is page-aligned and inside writable mappings of the caller.
+/// `[base, base + len_bytes)` is page-aligned and inside mappings of the caller.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn advise(
     base: *mut u8,
@@ -95,10 +97,11 @@ pub(crate) unsafe fn advise(
     let (number, what) = match advice {
         Advice::HugePages => (libc::MADV_HUGEPAGE, "huge pages"),
         Advice::SmallPages => (libc::MADV_NOHUGEPAGE, "small pages"),
+        Advice::PopulateRead => (libc::MADV_POPULATE_READ, "resident pages"),
         Advice::PopulateWrite => (libc::MADV_POPULATE_WRITE, "resident pages"),
     };
     loop {
-        // SAFETY: none of the three kinds of advice changes the contents of the range.
+        // SAFETY: no kind of advice here changes the contents of the range.
         if unsafe { libc::madvise(base.cast(), len_bytes, number) } == 0 {
             return Ok(());
         }
