@@ -136,8 +136,8 @@ impl Checkpoint {
         self.tensors.find(name)
     }
 
-    /// The tensor of a name, of these dimensions (innermost first) and of a type that the engine
-    /// can run.
+    /// The tensor of a name, of these dimensions (innermost first; ones at the end do not count)
+    /// and of a type that the engine can run.
     ///
     /// # Errors
     /// [`Error::MissingTensor`], [`Error::WrongShape`], [`Error::UnsupportedType`].
@@ -149,7 +149,7 @@ impl Checkpoint {
                 expected: dims.to_vec(),
             });
         };
-        if tensor.dims != dims {
+        if trim_ones(tensor.dims) != trim_ones(dims) {
             return Err(Error::WrongShape {
                 file: self.file_name(tensor.shard).to_string(),
                 name: name.to_string(),
@@ -239,4 +239,9 @@ impl std::fmt::Debug for Checkpoint {
         let files: Vec<_> = self.shards.iter().map(|shard| shard.file_name.as_str()).collect();
         f.debug_struct("Checkpoint").field("files", &files).finish_non_exhaustive()
     }
+}
+
+fn trim_ones(dims: &[u64]) -> &[u64] {
+    let len = dims.iter().rposition(|&dim| dim != 1).map_or(0, |last| last + 1);
+    &dims[..len]
 }

@@ -54,8 +54,8 @@ pub enum Field {
     TensorType,
     /// Offset of a tensor's data, relative to the data's beginning.
     TensorOffset,
-    /// The data after the header.
-    Data,
+    /// The header as a whole.
+    Header,
 }
 
 impl fmt::Display for Field {
@@ -82,7 +82,7 @@ impl fmt::Display for Field {
             Self::Dimension(index) => return write!(f, "dimension {index}"),
             Self::TensorType => "type",
             Self::TensorOffset => "data offset",
-            Self::Data => "data",
+            Self::Header => "header",
         })
     }
 }
@@ -280,6 +280,8 @@ impl fmt::Display for Fault {
         write!(f, "{} at byte {}: {}", self.field, self.offset, self.defect)
     }
 }
+
+impl std::error::Error for Fault {}
 
 /// Whose field it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

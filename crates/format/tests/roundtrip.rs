@@ -204,3 +204,71 @@ fn a_reader_that_fails_is_named() {
     let error = Checkpoint::from_sources([("m.gguf".to_string(), source)]).unwrap_err();
     assert_eq!(error.to_string(), "m.gguf: magic at byte 0: cannot read: timed out");
 }
+
+#[test]
+fn for_each_gives_indices_and_passes_errors_on() {
+    let flags = [true, false, true].map(MetadataValue::Bool).to_vec();
+    let mut writer = Writer::new()
+        .metadata("tokens", MetadataValue::strings(["a", "", "bc"]))
+        .metadata("flags", MetadataValue::Array(ValueType::Bool, flags));
+    let mut bytes = writer.to_bytes().unwrap();
+    let checkpoint = open(&bytes).unwrap();
+    let tokens = checkpoint.get_array("tokens", &[ValueType::String]).unwrap();
+    let mut seen = Vec::new();
+    let each = |index, string: &[u8]| {
+        seen.push((index, string.to_vec()));
+        Ok::<(), Error>(())
+    };
+    checkpoint.for_each_string(&tokens, each).unwrap();
+    assert_eq!(seen, [(0, b"a".to_vec()), (1, vec![]), (2, b"bc".to_vec())]);
+
+    let flags = checkpoint.get_array("flags", &[ValueType::Bool]).unwrap();
+    bytes[flags.offset() as usize + 1] = 7;
+    let checkpoint = open(&bytes).unwrap();
+    let error = checkpoint.for_each_scalar(&flags, |_, _| Ok::<(), Error>(())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "m.gguf: metadata 1 \"flags\": array elements at byte {}: \
+             bool must be 0 or 1, found 7",
+            flags.offset() + 1
+        )
+    );
+}
+
+#[test]
+fn types_that_do_not_run_are_listed_and_refused_by_name() {
+    let mut writer = Writer::new().tensor("t", GgmlType::IQ4_XS, &[256], vec![0; 136]);
+    let checkpoint = open(&writer.to_bytes().unwrap()).unwrap();
+    assert_eq!(checkpoint.histogram()[0].ggml_type, GgmlType::IQ4_XS);
+    let error = checkpoint.require_tensor("t", &[256]).unwrap_err().to_string();
+    assert_eq!(error, "m.gguf: tensor \"t\" (entry at byte 24): type IQ4_XS is not supported");
+}
+
+#[test]
+fn ones_at_the_end_of_a_shape_do_not_count() {
+    let mut writer = Writer::new().tensor("t", GgmlType::F32, &[2, 1, 1], vec![0; 8]);
+    let checkpoint = open(&writer.to_bytes().unwrap()).unwrap();
+    checkpoint.require_tensor("t", &[2]).unwrap();
+    checkpoint.require_tensor("t", &[2, 1, 1, 1]).unwrap();
+    checkpoint.require_tensor("t", &[1, 2]).unwrap_err();
+}
+
+/// The largest vocabulary in use: its header opens at once, and its tables stay in the file.
+#[test]
+fn a_large_tokeniser_opens_in_time() {
+    let tokens = (0..262_144).map(|index| format!("▁token{index}"));
+    let mut writer = Writer::new()
+        .metadata("tokens", MetadataValue::strings(tokens))
+        .metadata("scores", MetadataValue::f32s((0..262_144).map(|index| -(index as f32))));
+    let bytes = writer.to_bytes().unwrap();
+    let mut elapsed = std::time::Duration::MAX;
+    for _ in 0..5 {
+        let start = std::time::Instant::now();
+        let checkpoint = open(&bytes).unwrap();
+        elapsed = elapsed.min(start.elapsed());
+        let tokens = checkpoint.get_array("tokens", &[ValueType::String]).unwrap();
+        assert_eq!((tokens.count(), tokens.string_len_bytes_max()), (262_144, 14));
+    }
+    assert!(elapsed < std::time::Duration::from_millis(50), "{elapsed:?}");
+}

@@ -3,6 +3,7 @@
 use super::Checkpoint;
 use crate::array::{ArrayRef, ScalarReader, StringReader};
 use crate::error::Error;
+use crate::fault::{Fault, Subject};
 use crate::limits;
 use crate::metadata::EntryRef;
 use crate::value::{Scalar, Value, ValueType};
@@ -182,6 +183,57 @@ impl Checkpoint {
         ScalarReader::new(self.source(0), array, window)
     }
 
+    /// Hands the strings of an array in order, with their indices, to `each`, through a window
+    /// of [`limits::WINDOW_LEN_BYTES`] on the heap. Stops at the first error.
+    ///
+    /// # Errors
+    /// [`Error::Format`] when the file cannot be read; what `each` returns.
+    ///
+    /// # Panics
+    /// If the elements are no strings.
+    pub fn for_each_string<E: From<Error>>(
+        &self,
+        array: &ArrayRef,
+        mut each: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut window = vec![0; limits::WINDOW_LEN_BYTES];
+        let mut reader = self.strings(array, &mut window);
+        let mut index = 0;
+        while let Some(string) =
+            reader.next_string().map_err(|fault| self.array_error(array, fault))?
+        {
+            each(index, string)?;
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Hands the numbers or truth values of an array in order, with their indices, to `each`,
+    /// as [`Checkpoint::for_each_string`] does.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for a truth value that is neither 0 nor 1 and when the file cannot be
+    /// read; what `each` returns.
+    ///
+    /// # Panics
+    /// If the elements are strings or arrays.
+    pub fn for_each_scalar<E: From<Error>>(
+        &self,
+        array: &ArrayRef,
+        mut each: impl FnMut(u64, Scalar) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut window = vec![0; limits::WINDOW_LEN_BYTES];
+        let mut reader = self.scalars(array, &mut window);
+        let mut index = 0;
+        while let Some(scalar) =
+            reader.next_scalar().map_err(|fault| self.array_error(array, fault))?
+        {
+            each(index, scalar)?;
+            index += 1;
+        }
+        Ok(())
+    }
+
     fn find_as<'c, T>(
         &'c self,
         key: &str,
@@ -213,6 +265,17 @@ impl Checkpoint {
             },
             offset: entry.offset,
         }
+    }
+
+    /// Puts a fault met while streaming on the array's key.
+    fn array_error(&self, array: &ArrayRef, fault: Fault) -> Error {
+        let is_it = |entry: &EntryRef<'_>| matches!(entry.value, Value::Array(a) if a == *array);
+        let entry = self.metadata.iter().enumerate().find(|(_, entry)| is_it(entry));
+        let subject = entry.map_or(Subject::File, |(index, entry)| Subject::Metadata {
+            index: index as u64,
+            key: Some(entry.key.to_string()),
+        });
+        Error::Format { file: self.main_file(), subject, fault: Box::new(fault) }
     }
 
     fn not_utf8(&self, entry: &EntryRef<'_>) -> Error {

@@ -54,11 +54,11 @@ impl Checkpoint {
     /// Reads a checkpoint from sources, one a shard in order, each with a name for messages.
     ///
     /// # Errors
-    /// [`Error::Format`], [`Error::NotFirstShard`].
+    /// [`Error::Format`], also when the set has another number of shards than there are sources;
+    /// [`Error::NotFirstShard`].
     ///
     /// # Panics
-    /// If the number of sources is not what the first one says that the set has (one, if it is
-    /// no shard).
+    /// If there is no source.
     pub fn from_sources(
         sources: impl IntoIterator<Item = (String, Box<dyn Source>)>,
     ) -> Result<Self, Error> {
@@ -66,7 +66,7 @@ impl Checkpoint {
         for (name, source) in sources {
             builder.add(name, source)?;
         }
-        assert_eq!(builder.shards.len() as u64, builder.shard_count, "one source a shard");
+        builder.require_all()?;
         builder.finish()
     }
 }
@@ -120,6 +120,20 @@ impl Builder {
         Ok(())
     }
 
+    /// Refuses a set that has more or fewer shards than were added.
+    fn require_all(&self) -> Result<(), Error> {
+        const KEY: &str = "split.count";
+        let expected = self.shards.len() as u64;
+        if self.shard_count == expected {
+            return Ok(());
+        }
+        let header = self.header.as_ref().expect("at least one file was added");
+        let found = Some(self.shard_count);
+        let defect = Defect::WrongShard { key: KEY, expected, found };
+        let located = split_fault(&header.metadata, KEY, defect);
+        Err(format_error(&self.shards[0].file_name, *located))
+    }
+
     /// Checks the table of all shards as a whole.
     fn finish(mut self) -> Result<Checkpoint, Error> {
         let name = |shard: usize| self.shards[shard].file_name.as_str();
@@ -171,7 +185,7 @@ impl Builder {
         while offset < len_bytes {
             let piece = (len_bytes - offset).min(self.window.len() as u64) as usize;
             source.read_at(offset, &mut self.window[..piece]).map_err(|error| Fault {
-                field: Field::Magic,
+                field: Field::Header,
                 offset,
                 defect: Defect::Io(error),
             })?;
