@@ -9,8 +9,6 @@
 use crate::ids::TensorId;
 use crate::limits::{BLOCK, SEGMENT, TILE};
 use crate::op::{Epilogue, Op, OpKind, Source};
-use crate::program::Program;
-use crate::size::Size;
 use crate::tensor::Dtype;
 
 /// Whether an access reads, writes, or both.
@@ -112,9 +110,8 @@ impl std::error::Error for Malformed {}
 #[must_use]
 pub fn arity(kind: &OpKind) -> (usize, usize, usize) {
     match kind {
-        OpKind::LoadMatrix(_) | OpKind::LoadVector(_) => (0, 1, 1),
+        OpKind::LoadMatrix(_) | OpKind::LoadVector(_) | OpKind::LoadTokenizer { .. } => (0, 1, 1),
         OpKind::LoadRopeFrequencies { factors, .. } => (0, 1, usize::from(factors.is_some())),
-        OpKind::LoadTokenizer => (0, 1, 0),
         OpKind::RopeTable { .. }
         | OpKind::EmbedRows { .. }
         | OpKind::RmsNorm { .. }
@@ -123,11 +120,10 @@ pub fn arity(kind: &OpKind) -> (usize, usize, usize) {
         | OpKind::BiasAdd
         | OpKind::Add
         | OpKind::Rope { .. }
-        | OpKind::AttentionDecodeMerge(_)
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
         | OpKind::SelectRows => (2, 1, 0),
-        OpKind::RmsNormAdd { .. } => (3, 1, 0),
+        OpKind::RmsNormAdd { .. } | OpKind::AttentionDecodeMerge(_) => (3, 1, 0),
         OpKind::Quantise => (1, 1, 0),
         OpKind::MatMul { epilogue: Epilogue::Store, .. } => (2, 1, 0),
         OpKind::MatMul { epilogue: Epilogue::Add, .. } => (3, 1, 0),
@@ -235,7 +231,7 @@ pub fn grain_piece(kind: &OpKind) -> u64 {
         OpKind::LoadMatrix(_)
         | OpKind::LoadVector(_)
         | OpKind::LoadRopeFrequencies { .. }
-        | OpKind::LoadTokenizer
+        | OpKind::LoadTokenizer { .. }
         | OpKind::RopeTable { .. }
         | OpKind::AttentionDecodePartial(_)
         | OpKind::Sample { .. } => 1,
@@ -249,7 +245,7 @@ pub fn shardable(kind: &OpKind) -> bool {
         OpKind::LoadMatrix(_)
         | OpKind::LoadVector(_)
         | OpKind::LoadRopeFrequencies { .. }
-        | OpKind::LoadTokenizer
+        | OpKind::LoadTokenizer { .. }
         | OpKind::RopeTable { .. }
         | OpKind::Sample { .. } => false,
         OpKind::EmbedRows { .. }
@@ -282,9 +278,10 @@ fn splits(op: &Op) -> Vec<Split> {
     let scratch = Split::Even { axis: 0, unit: 1 };
     let heads = |head_dim: u32| features(op.grain, u64::from(head_dim));
     match &op.kind {
-        OpKind::LoadMatrix(_) | OpKind::LoadVector(_) => vec![Whole, Whole],
+        OpKind::LoadMatrix(_) | OpKind::LoadVector(_) | OpKind::LoadTokenizer { .. } => {
+            vec![Whole, Whole]
+        }
         OpKind::LoadRopeFrequencies { .. } => vec![Whole, Whole],
-        OpKind::LoadTokenizer => vec![Whole],
         OpKind::RopeTable { .. } => vec![Whole, Whole, Whole],
         OpKind::EmbedRows { .. } => vec![Whole, Whole, tiles],
         OpKind::RmsNorm { .. } => vec![Whole, Whole, tiles],
@@ -314,7 +311,7 @@ fn splits(op: &Op) -> Vec<Split> {
         OpKind::AttentionDecodePartial(_) => {
             vec![Whole, Whole, Whole, Whole, Whole, scratch, scratch]
         }
-        OpKind::AttentionDecodeMerge(_) => vec![Whole, Whole, tiles],
+        OpKind::AttentionDecodeMerge(_) => vec![Whole, Whole, Whole, tiles],
         OpKind::GatedMul(_) => vec![tiles, tiles, tiles],
         OpKind::GatedMulQuantise(_) => vec![tiles, tiles, blocks],
         OpKind::SelectRows => vec![tiles, Whole, tiles],
@@ -333,7 +330,7 @@ pub fn may_in_place(kind: &OpKind) -> &'static [(u32, u32)] {
         OpKind::LoadMatrix(_)
         | OpKind::LoadVector(_)
         | OpKind::LoadRopeFrequencies { .. }
-        | OpKind::LoadTokenizer
+        | OpKind::LoadTokenizer { .. }
         | OpKind::RopeTable { .. }
         | OpKind::EmbedRows { .. }
         | OpKind::RmsNorm { .. }
@@ -387,39 +384,27 @@ pub fn file_row_bytes(dtype: Dtype, cols: u64) -> Option<u64> {
     (cols / elements).checked_mul(bytes)
 }
 
-/// Workspace bytes that **one shard** of an operation needs, at the dims' current values.
+/// Workspace bytes that **one shard** of an operation needs, whatever the dims.
 ///
 /// # Errors
 /// When an operand's size cannot be computed.
-pub fn workspace_bytes(program: &Program, op: &Op, dims: &[u64]) -> Result<u64, Malformed> {
+pub fn workspace_bytes(op: &Op) -> Result<u64, Malformed> {
     let bad = |what: &str| Malformed { op: op.name.clone(), what: what.to_string() };
-    let tokens =
-        |id: TensorId| program.tensor(id).shape.get(1).and_then(|size: &Size| size.value(dims));
     match &op.kind {
         OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => {
             staging_bytes(source).ok_or_else(|| bad("staging overflows"))
         }
+        OpKind::LoadTokenizer { bytes, .. } => Ok(*bytes),
         OpKind::LoadRopeFrequencies { factors: Some(source), .. } => {
             staging_bytes(source).ok_or_else(|| bad("staging overflows"))
         }
-        OpKind::AttentionPrefill(shape) => {
-            let tokens = tokens(op.inputs[0]).ok_or_else(|| bad("tokens unknown"))?;
-            attention_prefill_workspace_bytes(
-                shape.heads / shape.kv_heads.max(1),
-                shape.head_dim,
-                tokens,
-            )
-            .ok_or_else(|| bad("workspace overflows"))
-        }
-        OpKind::AttentionDecodePartial(shape) => {
-            attention_decode_workspace_bytes(shape.heads / shape.kv_heads.max(1), shape.head_dim)
-                .ok_or_else(|| bad("workspace overflows"))
+        OpKind::AttentionPrefill(shape) | OpKind::AttentionDecodePartial(shape) => {
+            Ok(attention_workspace_bytes(shape.head_dim))
         }
         OpKind::Sample { vocabulary } => {
             vocabulary.checked_mul(8).ok_or_else(|| bad("workspace overflows"))
         }
         OpKind::LoadRopeFrequencies { factors: None, .. }
-        | OpKind::LoadTokenizer
         | OpKind::RopeTable { .. }
         | OpKind::EmbedRows { .. }
         | OpKind::RmsNorm { .. }
@@ -440,21 +425,18 @@ pub fn workspace_bytes(program: &Program, op: &Op, dims: &[u64]) -> Result<u64, 
     }
 }
 
-/// Workspace of one shard of [`OpKind::AttentionPrefill`].
+/// Query rows that meet a segment together.
+pub const ATTENTION_ROWS: u64 = 6;
+
+/// Workspace of one shard of either form of attention: scores, queries and sums of some rows.
 #[must_use]
-pub fn attention_prefill_workspace_bytes(group: u32, head_dim: u32, tokens: u64) -> Option<u64> {
-    let rows = u64::from(group).checked_mul(tokens.min(TILE))?;
-    rows.checked_mul(SEGMENT + 2 * u64::from(head_dim) + 4)?.checked_mul(4)
+pub fn attention_workspace_bytes(head_dim: u32) -> u64 {
+    ATTENTION_ROWS * (SEGMENT + 3 * u64::from(head_dim)) * 4
 }
 
-/// Workspace of one shard of [`OpKind::AttentionDecodePartial`].
-#[must_use]
-pub fn attention_decode_workspace_bytes(group: u32, head_dim: u32) -> Option<u64> {
-    u64::from(group).checked_mul(SEGMENT + 2 * u64::from(head_dim))?.checked_mul(4)
-}
-
-/// Floats of one partial result: maximum, sum, and a vector, for each query head of a group.
+/// Floats of one partial result: for each query head of a group its maximum and sum (in a tile of
+/// their own) and a vector.
 #[must_use]
 pub fn partial_floats(group: u64, head_dim: u64) -> u64 {
-    group * (head_dim + 2).next_multiple_of(TILE)
+    group * (TILE + head_dim)
 }

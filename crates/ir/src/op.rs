@@ -125,8 +125,14 @@ pub enum OpKind {
         /// A vector in the file that divides the frequencies.
         factors: Option<Source>,
     },
-    /// Builds the tokeniser's tables. `[] → [tables]`.
-    LoadTokenizer,
+    /// Builds the tokeniser's tables from a range of the first file's header, which is staged
+    /// whole. `[] → [tables]`.
+    LoadTokenizer {
+        /// First byte of the vocabulary in the file.
+        offset: u64,
+        /// Bytes of the vocabulary in the file.
+        bytes: u64,
+    },
     /// Cosines and sines of the step's positions. `[positions, frequencies] → [table]`.
     RopeTable {
         /// Factor on both (YaRN's attention factor).
@@ -193,7 +199,7 @@ pub enum OpKind {
     /// Attention of one token for each sequence, by segments.
     /// `[q, keys, values, positions, slots] → [partials]`.
     AttentionDecodePartial(AttentionShape),
-    /// Merges segments. `[partials, positions] → [x]`.
+    /// Merges segments. `[partials, positions, slots] → [x]`.
     AttentionDecodeMerge(AttentionShape),
     /// activation(gate)·up. `[gate, up] → [x]`.
     GatedMul(Activation),
@@ -216,7 +222,7 @@ impl OpKind {
             OpKind::LoadMatrix(_) => "LoadMatrix",
             OpKind::LoadVector(_) => "LoadVector",
             OpKind::LoadRopeFrequencies { .. } => "LoadRopeFrequencies",
-            OpKind::LoadTokenizer => "LoadTokenizer",
+            OpKind::LoadTokenizer { .. } => "LoadTokenizer",
             OpKind::RopeTable { .. } => "RopeTable",
             OpKind::EmbedRows { .. } => "EmbedRows",
             OpKind::RmsNorm { .. } => "RmsNorm",

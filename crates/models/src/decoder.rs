@@ -94,7 +94,7 @@ pub fn build(
     let bounds = &options.bounds;
     let tokens = builder.program.add_dim("tokens", 1, bounds.prefill_chunk);
     let sequences = builder.program.add_dim("sequences", 1, bounds.sequences);
-    let rows = builder.program.add_dim("rows", 1, bounds.logit_rows);
+    let rows = builder.program.add_dim("rows", 1, bounds.logit_rows.max(bounds.sequences));
     let segments = bounds.sequences * options.segments(0)?;
     builder.program.add_dim("segments", 1, segments);
     let window = config.windows.iter().copied().find(|window| *window > 0);
@@ -125,7 +125,9 @@ fn weights(
 ) -> Result<Weights, ModelError> {
     if options.tokenizer_bytes > 0 {
         let bytes = options.tokenizer_bytes;
-        builder.table(names::TOKENIZER, (Dtype::U8, bytes), bytes, OpKind::LoadTokenizer);
+        let (offset, len) = options.vocabulary;
+        let kind = OpKind::LoadTokenizer { offset, bytes: len };
+        builder.table(names::TOKENIZER, (Dtype::U8, bytes), bytes, kind);
     }
     let rope = frequencies(config, &config.rope, lookup, builder, "rope.frequencies")?;
     let local_rope = match &config.local_rope {
@@ -370,8 +372,8 @@ fn rope_table(
         name: format!("{prefix}.{name}"),
         model: 0,
         dtype: Dtype::F32,
-        shape: vec![Size::Const(2), Size::Const(pairs), tokens.clone()],
-        size: Size::product(&[tokens.clone(), Size::Const(2 * pairs * 4)]),
+        shape: vec![Size::Const(pairs.div_ceil(TILE)), tokens.clone(), Size::Const(2 * TILE)],
+        size: Size::product(&[tokens.clone(), Size::Const(pairs.div_ceil(TILE) * 2 * TILE * 4)]),
         residence: Residence::Transient,
         term: Term::Intermediate,
         phase: Some(phase),

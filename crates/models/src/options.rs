@@ -13,6 +13,8 @@ pub struct BuildOptions {
     pub bounds: Bounds,
     /// Exact bytes of the tokeniser's tables; 0 when the program runs on token ids alone.
     pub tokenizer_bytes: u64,
+    /// Where the vocabulary stands in the first file: offset and length, bytes.
+    pub vocabulary: (u64, u64),
     /// Recent tokens that a repetition penalty looks at.
     pub penalty_window: u64,
 }
@@ -62,7 +64,8 @@ impl BuildOptions {
         if window == 0 {
             return Ok(all);
         }
-        Ok((u64::from(window).div_ceil(SEGMENT) + 1).min(all))
+        let anywhere = (u64::from(window) + SEGMENT - 2) / SEGMENT + 1;
+        Ok(anywhere.min(all))
     }
 
     /// Checks the bounds against each other.

@@ -37,7 +37,7 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
             OpKind::LoadMatrix(_)
             | OpKind::LoadVector(_)
             | OpKind::LoadRopeFrequencies { .. }
-            | OpKind::LoadTokenizer
+            | OpKind::LoadTokenizer { .. }
             | OpKind::RopeTable { .. }
             | OpKind::EmbedRows { .. }
             | OpKind::RmsNorm { .. }
@@ -74,7 +74,7 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
         OpKind::LoadMatrix(_)
         | OpKind::LoadVector(_)
         | OpKind::LoadRopeFrequencies { .. }
-        | OpKind::LoadTokenizer
+        | OpKind::LoadTokenizer { .. }
         | OpKind::RopeTable { .. }
         | OpKind::EmbedRows { .. }
         | OpKind::RmsNorm { .. }

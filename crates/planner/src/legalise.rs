@@ -107,7 +107,7 @@ impl<'a> Rewriter<'a> {
             OpKind::LoadMatrix(_)
             | OpKind::LoadVector(_)
             | OpKind::LoadRopeFrequencies { .. }
-            | OpKind::LoadTokenizer
+            | OpKind::LoadTokenizer { .. }
             | OpKind::RopeTable { .. }
             | OpKind::EmbedRows { .. }
             | OpKind::RmsNormQuantise { .. }
@@ -259,7 +259,7 @@ impl<'a> Rewriter<'a> {
         self.emit(Op {
             name: format!("{}.merge", op.name),
             kind: OpKind::AttentionDecodeMerge(shape),
-            inputs: vec![partials, op.inputs[3]],
+            inputs: vec![partials, op.inputs[3], op.inputs[4]],
             ..op.clone()
         });
     }
@@ -314,11 +314,10 @@ impl<'a> Rewriter<'a> {
 
 /// Gives every operation the scratch that its contract asks for, one slice a shard.
 fn add_workspace(program: &mut Program, lanes: u32) -> Result<(), PlanError> {
-    let dims = program.dims_max();
     for phase in 0..program.phases.len() {
         for op in 0..program.phases[phase].ops.len() {
             let operation = &program.phases[phase].ops[op];
-            let bytes = workspace_bytes(program, operation, &dims)?;
+            let bytes = workspace_bytes(operation)?;
             if bytes == 0 {
                 continue;
             }

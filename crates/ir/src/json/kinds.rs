@@ -48,11 +48,11 @@ pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
             o.text("activation", activation_name(*activation));
         }
         OpKind::Sample { vocabulary } => o.number("vocabulary", *vocabulary),
-        OpKind::LoadTokenizer
-        | OpKind::Quantise
-        | OpKind::BiasAdd
-        | OpKind::Add
-        | OpKind::SelectRows => {}
+        OpKind::LoadTokenizer { offset, bytes } => {
+            o.number("offset", *offset);
+            o.number("bytes", *bytes);
+        }
+        OpKind::Quantise | OpKind::BiasAdd | OpKind::Add | OpKind::SelectRows => {}
     });
 }
 
@@ -71,7 +71,10 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
                 factors: if factors.is_null() { None } else { Some(read_source(&factors)?) },
             }
         }
-        "LoadTokenizer" => OpKind::LoadTokenizer,
+        "LoadTokenizer" => OpKind::LoadTokenizer {
+            offset: a.get("offset")?.number()?,
+            bytes: a.get("bytes")?.number()?,
+        },
         "RopeTable" => OpKind::RopeTable { magnitude: a.get("magnitude")?.float()? },
         "EmbedRows" => OpKind::EmbedRows { scale: a.get("scale")?.float()? },
         "RmsNorm" => OpKind::RmsNorm { epsilon: epsilon()? },

@@ -200,7 +200,8 @@ pub(super) fn workspace_bytes_required(
     if contract::accesses(op).is_err() || !op.inputs.iter().all(known) {
         return None;
     }
-    contract::workspace_bytes(program, op, dims).ok()?.checked_mul(u64::from(shards))
+    let _ = dims;
+    contract::workspace_bytes(op).ok()?.checked_mul(u64::from(shards))
 }
 
 fn access(out: &mut String, op: &Op) {
