@@ -14,6 +14,11 @@
 //! Believes: nothing about the machine; the word is a trait, so the same code runs over real
 //! futexes and, in the tests, over a model that tries every interleaving. Must not know: threads.
 
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod scenarios;
+
 use std::sync::atomic::Ordering;
 
 /// What one signal adds to the word.
