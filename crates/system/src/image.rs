@@ -16,6 +16,7 @@
 use crate::error::SystemError;
 use crate::facts::find_line;
 use crate::process::mapping_range;
+#[cfg(target_os = "linux")]
 use crate::sys;
 
 /// The program's own mappings, in bytes, whole pages.

@@ -29,7 +29,7 @@
 //! ```
 //!
 //! Believes: Linux on 64 bits, where all of it was run; other Unix systems get the portable part,
-//! which was never run. Must not know: models, plans, tensors, requests. `unsafe` stands in `sys`,
+//! which is type-checked and was never run. Must not know: models, plans, tensors, requests. `unsafe` stands in `sys`,
 //! `heap`, `arena`, `lanes` and `stack`, and for single calls of the C library in `affinity`,
 //! `c_library`, `image`, `interrupt`, `output`, `process` and `seal`; nowhere else.
 #![deny(unsafe_op_in_unsafe_fn)]

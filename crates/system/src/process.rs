@@ -112,11 +112,6 @@ pub fn lockable_bytes() -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Start and end of the main thread's stack.
-pub(crate) fn main_stack_range() -> Option<(usize, usize)> {
-    mapping_named("[stack]")
-}
-
 /// Start and end of the first mapping of that name.
 pub(crate) fn mapping_named(name: &str) -> Option<(usize, usize)> {
     find_line("/proc/self/maps", |line| line.ends_with(name).then(|| mapping_range(line))?)
