@@ -13,6 +13,7 @@ pub mod paper;
 pub mod place;
 pub mod roofline;
 pub mod schedule;
+pub mod witness;
 
 pub use error::PlanError;
 pub use legalise::Activations;

@@ -6,7 +6,7 @@
 //! bytes only if one *precedes* the other (every access of one before every write of the other),
 //! or if one replaces the other in place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dctms_ir::contract::{accesses, may_in_place};
 use dctms_ir::ids::{PhaseId, TensorId};
@@ -18,6 +18,7 @@ use dctms_pack::{Budget, Buffer, Clocks, Conflicts, Packing, Problem};
 
 use crate::clocks::{TaskClock, clocks, join, meet, precedes};
 use crate::error::PlanError;
+use crate::witness::{members, needed_later};
 
 /// Bytes of each term's region of the arena.
 pub type Regions = BTreeMap<Term, u64>;
@@ -99,13 +100,17 @@ fn lay_out(
 struct PackedPhase {
     classes: Vec<Vec<TensorId>>,
     packing: Packing,
+    lives: BTreeMap<TensorId, Life>,
+    replaced: BTreeMap<TensorId, TensorId>,
 }
 
 /// Vector clocks of a tensor: least `before` of its writes, greatest `through` of its accesses.
 #[derive(Clone)]
-struct Life {
-    lower: Vec<u32>,
-    upper: Vec<u32>,
+pub struct Life {
+    /// Least `before` of its writes.
+    pub lower: Vec<u32>,
+    /// Greatest `through` of its accesses.
+    pub upper: Vec<u32>,
 }
 
 fn pack_phase(
@@ -151,7 +156,7 @@ fn pack_phase(
             phase: program.phases[phase.index()].name.clone(),
             message: error.to_string(),
         })?;
-    Ok(PackedPhase { classes, packing })
+    Ok(PackedPhase { classes, packing, lives, replaced })
 }
 
 fn lives(
@@ -191,7 +196,7 @@ fn choose_in_place(
 ) -> BTreeMap<TensorId, TensorId> {
     let last_readers = last_readers(program, phase);
     let mut replaced: BTreeMap<TensorId, TensorId> = BTreeMap::new();
-    let mut taken = std::collections::BTreeSet::new();
+    let mut taken = BTreeSet::new();
     for index in 0..program.phases[phase.index()].ops.len() {
         let op = &program.phases[phase.index()].ops[index];
         let mut used = Vec::new();
@@ -247,26 +252,26 @@ fn figures(
     transient_offset: u64,
     transient_bytes: u64,
 ) -> ArenaFigures {
-    let worst = packed.iter().max_by_key(|phase| phase.packing.witness_bytes);
+    let worst = packed.iter().enumerate().max_by_key(|(_, phase)| phase.packing.witness_bytes);
+    let needed =
+        worst.map_or_else(BTreeSet::new, |(phase, _)| needed_later(program, PhaseId::of(phase)));
     let mut witness: Vec<TensorId> = Vec::new();
     let mut lasting = 0;
     for (index, tensor) in program.tensors.iter().enumerate() {
-        if tensor.residence != Residence::Transient {
-            witness.push(TensorId::of(index));
+        let id = TensorId::of(index);
+        if tensor.residence != Residence::Transient && needed.contains(&id) {
+            witness.push(id);
             lasting += placements[index].bytes.next_multiple_of(ALIGNMENT_BYTES);
         }
     }
     let mut peak = 0;
-    if let Some(phase) = worst {
-        // A class is live while any of its tensors is; the largest stands for it.
-        for class in &phase.packing.witness {
-            let largest = phase.classes[*class]
-                .iter()
-                .max_by_key(|id| (placements[id.index()].bytes, std::cmp::Reverse(**id)))
-                .expect("a class has a tensor");
-            witness.push(*largest);
+    if let Some((_, phase)) = worst {
+        let classes: Vec<&[TensorId]> =
+            phase.packing.witness.iter().map(|class| phase.classes[*class].as_slice()).collect();
+        for id in members(&classes, &phase.lives, &phase.replaced) {
+            peak += placements[id.index()].bytes.next_multiple_of(ALIGNMENT_BYTES);
+            witness.push(id);
         }
-        peak = phase.packing.witness_bytes;
     }
     ArenaFigures {
         bytes: transient_offset + transient_bytes,

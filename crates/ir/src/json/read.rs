@@ -265,12 +265,11 @@ fn phase(node: &Node<'_, '_>, program: &Program) -> Result<(Phase, Schedule, Vec
     })?;
     let schedule = Schedule { lanes, events };
     let shards = shard_counts(op_count, &schedule);
-    let dims = program.dims_max();
     let mut id = 0;
     let rows = node.get("ops")?.list(ITEMS_MAX, |node| {
         node.get("id")?.must_be(id as u64)?;
         let op = operation(node, program)?;
-        check_derived(node, program, &op, shards[id], &dims)?;
+        check_derived(node, program, &op, shards[id])?;
         id += 1;
         let bounds = [(true, "bandwidth"), (false, "compute")];
         let bound = kinds::pick(&node.get("bound")?, &bounds, |(_, name)| name)?;
@@ -311,13 +310,7 @@ fn pairs(node: &Node<'_, '_>) -> Result<Vec<(u32, u32)>> {
 }
 
 /// What the contract fixes must be what the text states.
-fn check_derived(
-    node: &Node<'_, '_>,
-    program: &Program,
-    op: &Op,
-    shards: u32,
-    dims: &[u64],
-) -> Result<()> {
+fn check_derived(node: &Node<'_, '_>, program: &Program, op: &Op, shards: u32) -> Result<()> {
     let accesses = contract::accesses(op).map_err(|error| node.error(error.to_string()))?;
     let stated = node.get("access")?;
     if stated.list(ITEMS_MAX, |node| access(node, program))? != accesses {
@@ -328,7 +321,7 @@ fn check_derived(
         return Err(allowed.error("not the pairs of the operation's contract"));
     }
     let required = node.get("workspace_bytes_required")?;
-    match workspace_bytes_required(program, op, shards, dims) {
+    match workspace_bytes_required(program, op, shards) {
         Some(bytes) => required.must_be(bytes),
         None => Err(required.error("the contract gives no number")),
     }

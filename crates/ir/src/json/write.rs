@@ -66,7 +66,7 @@ fn body(plan: &Plan) -> String {
             o.number("bytes", buffer.bytes);
         });
         let ids: Vec<usize> = (0..plan.program.phases.len()).collect();
-        o.rows("phases", &ids, |o, id, _| phase(o, plan, id, &dims));
+        o.rows("phases", &ids, |o, id, _| phase(o, plan, id));
         o.with("flow", |out| flow(out, plan));
         o.with("concurrency", |out| {
             object(out, |o| {
@@ -135,7 +135,7 @@ fn tensor(o: &mut Object<'_>, plan: &Plan, id: usize, dims: &[u64]) {
     o.with("offset", |out| optional(out, placement.offset));
 }
 
-fn phase(o: &mut Object<'_>, plan: &Plan, id: usize, dims: &[u64]) {
+fn phase(o: &mut Object<'_>, plan: &Plan, id: usize) {
     let phase = &plan.program.phases[id];
     let none = Schedule::default();
     let schedule = plan.schedules.get(id).unwrap_or(&none);
@@ -151,7 +151,7 @@ fn phase(o: &mut Object<'_>, plan: &Plan, id: usize, dims: &[u64]) {
         o.with("inputs", |out| tensors(out, &op.inputs));
         o.with("outputs", |out| tensors(out, &op.outputs));
         o.with("workspace", |out| tensors(out, &op.workspace));
-        let required = workspace_bytes_required(&plan.program, op, shards[op_id], dims);
+        let required = workspace_bytes_required(&plan.program, op, shards[op_id]);
         o.with("workspace_bytes_required", |out| optional(out, required));
         o.number("grain", op.grain);
         o.with("may_in_place", |out| pairs(out, contract::may_in_place(&op.kind)));
@@ -189,18 +189,12 @@ pub(super) fn shard_counts(ops: usize, schedule: &Schedule) -> Vec<u32> {
 }
 
 /// Bytes that an operation's workspaces need together: one share for each shard.
-pub(super) fn workspace_bytes_required(
-    program: &Program,
-    op: &Op,
-    shards: u32,
-    dims: &[u64],
-) -> Option<u64> {
+pub(super) fn workspace_bytes_required(program: &Program, op: &Op, shards: u32) -> Option<u64> {
     let known = |id: &TensorId| id.index() < program.tensors.len();
     // Unknown operands cannot be asked; the verifier and the reader refuse them.
     if contract::accesses(op).is_err() || !op.inputs.iter().all(known) {
         return None;
     }
-    let _ = dims;
     contract::workspace_bytes(op).ok()?.checked_mul(u64::from(shards))
 }
 

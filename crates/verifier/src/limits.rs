@@ -1,0 +1,11 @@
+//! Every bound of the checker in one place.
+
+/// Violations that are listed before the checker stops looking.
+pub const VIOLATIONS_MAX: usize = 256;
+/// Tasks times lanes of one phase: entries of its clocks.
+pub const CLOCK_ENTRIES_MAX: usize = 1 << 25;
+/// Pairs of tensors with common bytes that are looked at in one phase.
+pub const PAIRS_MAX: usize = 1 << 26;
+
+const _: () = assert!(VIOLATIONS_MAX > 0);
+const _: () = assert!(CLOCK_ENTRIES_MAX >= dctms_ir::limits::LANES_MAX);
