@@ -31,14 +31,16 @@ pub(crate) struct Header {
     pub(crate) data_offset: u64,
 }
 
-/// Parses the header of the file with index `shard` and adds its tensors to the table.
+/// Parses the header of the file with index `shard`, at most `bound` bytes of it, and adds its
+/// tensors to the table.
 pub(crate) fn parse(
     source: &dyn Source,
     window: &mut [u8],
+    bound: u64,
     shard: u16,
     tensors: &mut TensorTable,
 ) -> Result<Header, Box<Located>> {
-    let cursor = &mut Cursor::new(source, window, 0, limits::HEADER_LEN_BYTES_MAX);
+    let cursor = &mut Cursor::new(source, window, 0, bound);
     let of_file = |fault: Fault| fault.about(Subject::File);
     parse_magic(cursor).map_err(of_file)?;
     let version = parse_version(cursor).map_err(of_file)?;

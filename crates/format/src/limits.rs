@@ -10,7 +10,8 @@ use crate::{metadata::Entry, tensor::TensorEntry};
 /// Bytes of the window through which headers are read and, by default, arrays are streamed.
 pub const WINDOW_LEN_BYTES: usize = 64 << 10;
 
-/// Bytes of a whole header, magic to the end of the tensor table. Bounds the time of a scan.
+/// Bytes of a header, magic to the end of the tensor table, all shards together. Bounds the time
+/// of a scan.
 pub const HEADER_LEN_BYTES_MAX: u64 = 32 << 20;
 
 /// Metadata entries in one file.

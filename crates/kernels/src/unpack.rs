@@ -24,7 +24,8 @@ pub(crate) struct Block {
     pub minima: [Rows<i32>; 2],
 }
 
-/// Unpacks block `index` of `tile`.
+/// Unpacks block `index` of `tile`. Inlined, so that a constant layout folds its branches away.
+#[inline(always)]
 pub(crate) fn block(layout: &QuantLayout, tile: &[u8], index: usize) -> Block {
     let (header, planes, scales) = parts(layout, tile, index);
     let minimum = match has_minimum(layout.scales) {

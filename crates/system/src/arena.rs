@@ -6,11 +6,17 @@
 //! └────────────┴──────────────────────────────────────────────────────┴────────────┘
 //! ```
 //!
+//! With huge pages the base is a multiple of their size, so that all but the tail can be huge;
+//! the mapping ends where it should, so not a byte more becomes resident.
+//!
 //! Believes: the size that it is told. Must not know: what lies at which offset; it hands out
 //! the base and the length, and whoever turns offsets into pointers proves that they are inside.
 
 use crate::error::SystemError;
 use crate::sys::{self, Advice};
+
+/// The size of a huge page on the machines that we know, in bytes: a matter of speed only.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// How the arena asks for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +59,11 @@ impl Arena {
         let guard_bytes = sys::page_bytes();
         let bound = SystemError::Bound { what: "arena bytes", bound: usize::MAX, value: len_bytes };
         let rounded = sys::round_up_to_pages(len_bytes).filter(|&len| len > 0).ok_or(bound)?;
-        let total = rounded.checked_add(2 * guard_bytes).ok_or(bound)?;
-        let whole = sys::map_reserved(total, "the arena")?.as_ptr();
-        // SAFETY: guard_bytes < total, so the base stays inside the mapping just made.
-        let base = unsafe { whole.add(guard_bytes) };
+        let align = match pages {
+            ArenaPages::Huge if rounded >= HUGE_PAGE_BYTES => HUGE_PAGE_BYTES,
+            ArenaPages::Huge | ArenaPages::Small => guard_bytes,
+        };
+        let base = reserve(rounded, guard_bytes, align).map_err(|error| error.unwrap_or(bound))?;
         let arena = Arena { base, len_bytes: rounded, guard_bytes };
         // SAFETY: [base, base + rounded) is page-aligned, inside the mapping, and nobody else's.
         unsafe { sys::make_writable(base, rounded)? };
@@ -111,9 +118,37 @@ impl Drop for Arena {
     }
 }
 
+/// Reserves `len_bytes` and a guard on both sides, the part between the guards aligned. `None` is
+/// an overflow.
+fn reserve(
+    len_bytes: usize,
+    guard_bytes: usize,
+    align: usize,
+) -> Result<*mut u8, Option<SystemError>> {
+    let total = len_bytes.checked_add(2 * guard_bytes).ok_or(None)?;
+    // The kernel gives whole pages, so an alignment beyond the page needs room to move.
+    let spare = align - guard_bytes;
+    let reserved = total.checked_add(spare).ok_or(None)?;
+    let whole = sys::map_reserved(reserved, "the arena")?.as_ptr();
+    let first = whole.addr() + guard_bytes;
+    let before = first.next_multiple_of(align) - first;
+    // SAFETY: before ≤ spare, so all three parts lie inside the mapping just made, which nobody
+    // uses yet; the outer two are given back.
+    unsafe {
+        if before > 0 {
+            sys::unmap(whole, before)?;
+        }
+        if spare > before {
+            sys::unmap(whole.add(before + total), spare - before)?;
+        }
+        Ok(whole.add(before + guard_bytes))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::{FaultScope, faults};
 
     #[test]
     fn an_arena_is_whole_pages_zero_and_writable_to_its_ends() {
@@ -133,6 +168,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_large_arena_is_aligned_for_huge_pages_and_exact() {
+        let len_bytes = 5 * HUGE_PAGE_BYTES / 2 + 1;
+        let arena = Arena::map(len_bytes, ArenaPages::Huge).unwrap();
+        assert!(arena.base().addr().is_multiple_of(HUGE_PAGE_BYTES));
+        arena.prefault();
+        let before = faults(FaultScope::Thread).minor;
+        // SAFETY: the range is the arena's own.
+        unsafe { sys::touch_pages(arena.base(), arena.len_bytes()) };
+        assert!(faults(FaultScope::Thread).minor <= before + 2, "prefaulted pages do not fault");
+        let mapped = crate::process::mapping_at(arena.base().addr()).unwrap();
+        let base = arena.base().addr();
+        assert_eq!(mapped, (base, base + arena.len_bytes()));
     }
 
     #[test]

@@ -14,6 +14,9 @@
 //! Believes: the auxiliary vector; `/proc/self/maps`. Must not know: any budget.
 
 use crate::error::SystemError;
+use crate::facts::find_line;
+use crate::process::mapping_range;
+#[cfg(target_os = "linux")]
 use crate::sys;
 
 /// The program's own mappings, in bytes, whole pages.
@@ -149,20 +152,27 @@ pub fn prefault_image() -> Result<(), SystemError> {
 /// # Errors
 /// `Fact` when the list cannot be read.
 pub fn mapped_files_bytes() -> Result<u64, SystemError> {
-    std::fs::read_to_string("/proc/self/maps")
-        .ok()
-        .and_then(|maps| maps.lines().map(file_mapping_bytes).sum())
-        .ok_or(SystemError::Fact { file: "/proc/self/maps", what: "mappings" })
+    let mut total = 0;
+    let broken = find_line("/proc/self/maps", |line| match file_mapping_bytes(line) {
+        Some(len_bytes) => {
+            total += len_bytes;
+            None
+        }
+        None => Some(()),
+    });
+    match broken {
+        None if total > 0 => Ok(total),
+        None | Some(()) => {
+            Err(SystemError::Fact { file: "/proc/self/maps", what: "mappings of files" })
+        }
+    }
 }
 
 /// `start-end access offset device inode path`: the length if there is an inode, else 0.
 fn file_mapping_bytes(line: &str) -> Option<u64> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let len_bytes = number(end)?.checked_sub(number(start)?)?;
-    let inode = words.nth(3)?;
-    Some(if inode == "0" { 0 } else { len_bytes })
+    let (start, end) = mapping_range(line)?;
+    let inode = line.split_ascii_whitespace().nth(4)?;
+    Some(if inode == "0" { 0 } else { (end - start) as u64 })
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@
 //! | `lanes`, `events` | fixed worker threads, steps, epoch counters |
 //! | `stack` | threads whose stacks are fixed and resident |
 //! | `machine` | memory limits: cgroups and the machine itself |
-//! | `processors` | lanes by affinity and quota, pinning, pressure |
-//! | `process` | what this process uses; its image; sealing it |
+//! | `processors`, `affinity` | lanes by affinity and quota, spinning, pinning, pressure |
+//! | `process`, `seal` | what this process uses; making the kernel refuse more |
+//! | `image`, `footprint` | the program itself; a bound of everything besides heap and arena |
 //! | `interrupt`, `output` | stopping on a signal; writing to a pipe; the page cache |
 //!
 //! The order of a process's life:
@@ -22,13 +23,15 @@
 //!             { let _run = HEAP.scope(Region::Run); copy what lives on } }
 //!           HEAP.close_compile_region(); HEAP.set_run_limit(plan.heap)
 //!           Arena::map → prefault → lock;  Lanes::start;  load
-//!           process::seal → HEAP.set_exhaustion(Refuse) → HEAP.close_latch(…)
+//!           image::prefault_image, process::lock_all, footprint::check_footprint
+//!           seal::seal → HEAP.set_exhaustion(Refuse) → HEAP.close_latch(…)
 //!           lanes.run(&|lane| …) for each phase;  HEAP.open_latch() → violations
 //! ```
 //!
-//! Believes: Linux, as far as it could be run; other Unix systems get the portable part. Must not
-//! know: models, plans, tensors, requests. `unsafe` stands in `sys`, `heap`, `arena`, `lanes`,
-//! `stack` and `process` only.
+//! Believes: Linux on 64 bits, where all of it was run; other Unix systems get the portable part,
+//! which is type-checked and was never run. Must not know: models, plans, tensors, requests. `unsafe` stands in `sys`,
+//! `heap`, `arena`, `lanes` and `stack`, and for single calls of the C library in `affinity`,
+//! `c_library`, `image`, `interrupt`, `output`, `process` and `seal`; nowhere else.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod affinity;

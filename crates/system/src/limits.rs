@@ -27,7 +27,7 @@ pub const LANES_MAX: usize = 256;
 pub const LANE_STACK_BYTES_MIN: usize = 64 << 10;
 
 /// The longest file under `/proc` or `/sys` that is read whole, in bytes.
-pub const FACT_FILE_BYTES_MAX: usize = 16 << 10;
+pub const FACT_FILE_BYTES_MAX: usize = 8 << 10;
 
 /// The deepest cgroup path that is walked, in components.
 pub const CGROUP_DEPTH_MAX: usize = 64;

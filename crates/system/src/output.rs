@@ -5,6 +5,7 @@
 use crate::error::SystemError;
 use crate::sys;
 use std::fs::File;
+#[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -158,6 +159,8 @@ fn write_all(descriptor: i32, mut bytes: &[u8]) -> Result<(), SystemError> {
 mod tests {
     use super::*;
     use std::io::Read;
+    #[cfg(not(target_os = "linux"))]
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn a_pipe_takes_everything_and_says_when_its_reader_is_gone() {

@@ -4,7 +4,7 @@
 //! allocates nothing.
 
 use crate::error::SystemError;
-use crate::facts::{FactFile, kib_field_bytes};
+use crate::facts::{FactFile, find_line, kib_field_bytes};
 use crate::sys;
 
 /// Memory of this process, in bytes, as `/proc/self/status` states it.
@@ -112,15 +112,20 @@ pub fn lockable_bytes() -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Start and end of the main thread's stack.
-pub(crate) fn main_stack_range() -> Option<(usize, usize)> {
-    mapping_named("[stack]")
-}
-
 /// Start and end of the first mapping of that name.
 pub(crate) fn mapping_named(name: &str) -> Option<(usize, usize)> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let line = maps.lines().find(|line| line.ends_with(name))?;
+    find_line("/proc/self/maps", |line| line.ends_with(name).then(|| mapping_range(line))?)
+}
+
+/// Start and end of the mapping that holds an address.
+#[cfg(test)]
+pub(crate) fn mapping_at(address: usize) -> Option<(usize, usize)> {
+    let holds = |range: &(usize, usize)| (range.0..range.1).contains(&address);
+    find_line("/proc/self/maps", |line| mapping_range(line).filter(holds))
+}
+
+/// The range at the front of a line of `/proc/self/maps`.
+pub(crate) fn mapping_range(line: &str) -> Option<(usize, usize)> {
     let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     let number = |text| usize::from_str_radix(text, 16).ok();
     Some((number(start)?, number(end)?))

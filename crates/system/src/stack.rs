@@ -11,7 +11,6 @@
 
 use crate::c_library;
 use crate::error::SystemError;
-use crate::limits::MAIN_STACK_MARGIN_BYTES;
 use crate::sys;
 use std::thread::{Builder, JoinHandle};
 
@@ -98,8 +97,8 @@ fn main_frame_address() -> Option<usize> {
 #[cfg(target_os = "linux")]
 fn cut_main_stack(main_frame: Option<usize>) {
     let Some(frame) = main_frame else { return };
-    let Some((start, end)) = crate::process::main_stack_range() else { return };
-    let keep = frame.saturating_sub(MAIN_STACK_MARGIN_BYTES) / sys::page_bytes();
+    let Some((start, end)) = crate::process::mapping_named("[stack]") else { return };
+    let keep = frame.saturating_sub(crate::limits::MAIN_STACK_MARGIN_BYTES) / sys::page_bytes();
     let keep = keep * sys::page_bytes();
     if (start..end).contains(&frame) && keep > start {
         let base = std::ptr::with_exposed_provenance_mut::<u8>(start);

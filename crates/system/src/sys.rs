@@ -17,6 +17,7 @@ pub(crate) enum Advice {
     /// Use no huge pages, so that only touched pages become resident.
     SmallPages,
     /// Make every page resident for reading now (Linux 5.14).
+    #[cfg(target_os = "linux")]
     PopulateRead,
     /// Make every page resident and writable now (Linux 5.14).
     PopulateWrite,

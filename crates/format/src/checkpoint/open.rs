@@ -98,9 +98,12 @@ impl Builder {
     /// Reads the header of the next shard.
     fn add(&mut self, file_name: String, source: Box<dyn Source>) -> Result<(), Error> {
         let index = self.shards.len() as u64;
-        let header =
-            header::parse(source.as_ref(), &mut self.window, index as u16, &mut self.tensors)
-                .map_err(|located| format_error(&file_name, *located))?;
+        // The bound is on all headers of a set together, so that a large set costs no more time.
+        let before: u64 = self.shards.iter().map(|shard| shard.header_len_bytes).sum();
+        let bound = limits::HEADER_LEN_BYTES_MAX - before;
+        let (window, tensors) = (&mut self.window, &mut self.tensors);
+        let header = header::parse(source.as_ref(), window, bound, index as u16, tensors)
+            .map_err(|located| format_error(&file_name, *located))?;
         let number = self
             .check_split(index, &header.metadata)
             .map_err(|located| format_error(&file_name, *located))?;

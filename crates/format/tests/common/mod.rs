@@ -1,8 +1,19 @@
-//! What the integration tests share: a small model and a counting allocator's reading.
+//! What the integration tests share: a small model, bytes by hand, a clock, random numbers.
 #![allow(dead_code)]
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use dctms_format::write::{MetadataValue, Writer};
 use dctms_format::{Checkpoint, Error, GgmlType, Source};
+
+/// This thread's time on a processor, or the wall's where the system does not tell.
+pub fn thread_time() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
+    nanoseconds.map_or_else(|| START.elapsed(), Duration::from_nanos)
+}
 
 /// Opens bytes as a checkpoint of one file.
 pub fn open(bytes: &[u8]) -> Result<Checkpoint, Error> {

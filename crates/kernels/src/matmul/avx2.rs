@@ -121,7 +121,7 @@ unsafe fn group<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, toke
                 }
             }
             weights = weights.add(layout.block_bytes());
-            x = x.add(call.tokens);
+            x = x.wrapping_add(call.tokens);
         }
         for (j, acc) in acc.iter().enumerate() {
             for (half, acc) in acc.iter().enumerate() {

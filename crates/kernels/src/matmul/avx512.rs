@@ -4,8 +4,8 @@
 //! `vpdpbusd` (unsigned weights times signed activations). Zero points are folded by starting
 //! the integer accumulator at −z·S, one `vpdpwssd` on the two half sums that an [`ActBlock`]
 //! carries. Weights are unpacked once a block and used for up to 16 tokens, whose accumulators
-//! stay in registers; with few tokens, several tiles run side by side, which gives the memory
-//! system several read streams.
+//! stay in registers. Tiles follow each other in memory, so a shard is one sequential stream even
+//! with one token; reading several tiles side by side was measured and is a third slower here.
 //!
 //! Every pointer below stays inside the slices whose lengths [`crate::matmul::matmul`] checked:
 //! tile `i` starts at `i · tile_bytes`, block `b` inside it at `block_offset_bytes(b)`, the
@@ -21,8 +21,17 @@ use crate::matmul::kinds::{Kind, for_kind};
 use crate::packed::{PackedTiles, ScaleScheme};
 use crate::quantise::{ActBlock, quantise_generic};
 
-/// Bytes of activations that a pass over the weights should leave in the second-level cache.
-const TOKEN_CHUNK_BYTES: usize = 512 * 1024;
+/// Bytes of activations that one pass over the weights meets: small enough to stay in the caches,
+/// large enough that reading the weights again for the next tokens costs little.
+const TOKEN_CHUNK_BYTES: usize = 2048 * 1024;
+
+/// How many blocks ahead the activations of a token group are asked for. Blocks are `tokens · 40`
+/// bytes apart, often a multiple of the page, where the processor's own prefetching is blind.
+const PREFETCH_BLOCKS: usize = 3;
+
+/// How far ahead the weights of 8-bit kinds are asked for when one token reads them: they come
+/// so fast that the processor's own prefetching lags. It does better alone with fewer bits.
+const PREFETCH_BYTES: usize = 2048;
 
 /// See [`crate::matmul::matmul`], which has checked the arguments.
 pub(super) fn matmul(
@@ -67,115 +76,98 @@ struct Call<'a> {
 unsafe fn run<K: Kind>(call: &Call<'_>) {
     let column_bytes = call.weights.cols() / BLOCK_COLS * size_of::<ActBlock>();
     let chunk = (TOKEN_CHUNK_BYTES / column_bytes).next_multiple_of(TOKEN_GROUP).max(TOKEN_GROUP);
-    let tiles = call.weights.tile_count();
     let mut first = 0;
     while first < call.tokens {
         let end = call.tokens.min(first + chunk);
-        let mut tile = 0;
-        while tile < tiles {
-            let tile_count = if tiles - tile >= 4 { 4 } else { 1 };
-            // SAFETY: as this function's; tiles tile..tile+tile_count and tokens first..end exist.
-            unsafe { quad::<K>(call, tile, tile_count, first, end) };
-            tile += tile_count;
+        for tile in 0..call.weights.tile_count() {
+            // SAFETY: as this function's; the tile and the tokens exist.
+            unsafe { tile_tokens::<K>(call, tile, first, end) };
         }
         first = end;
     }
 }
 
-/// One or four tiles, tokens `first..end`, in groups of 16, 8, 4, 2 and 1.
+/// One tile, tokens `first..end`, in groups of 16, 8, 4, 2 and 1.
 ///
 /// # Safety
-/// As [`run`]'s; the tiles and tokens exist; `tile_count` is 1 or 4.
+/// As [`run`]'s; the tile and the tokens exist.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn quad<K: Kind>(call: &Call<'_>, tile: usize, tile_count: usize, first: usize, end: usize) {
-    let full_end = first + (end - first) / TOKEN_GROUP * TOKEN_GROUP;
-    // SAFETY: every group below lies in tiles tile..tile+tile_count and tokens first..end.
+unsafe fn tile_tokens<K: Kind>(call: &Call<'_>, tile: usize, first: usize, end: usize) {
+    let mut token = first;
+    // SAFETY: every group below lies in tokens first..end.
     unsafe {
-        for tile in tile..tile + tile_count {
-            for token in (first..full_end).step_by(TOKEN_GROUP) {
-                group::<K, 1, 16>(call, tile, token);
-            }
+        while end - token >= TOKEN_GROUP {
+            group::<K, TOKEN_GROUP>(call, tile, token);
+            token += TOKEN_GROUP;
         }
-        let mut token = full_end;
         if end - token >= 8 {
-            if tile_count == 4 {
-                group::<K, 2, 8>(call, tile, token);
-                group::<K, 2, 8>(call, tile + 2, token);
-            } else {
-                group::<K, 1, 8>(call, tile, token);
-            }
+            group::<K, 8>(call, tile, token);
             token += 8;
         }
         if end - token >= 4 {
-            match tile_count {
-                4 => group::<K, 4, 4>(call, tile, token),
-                _ => group::<K, 1, 4>(call, tile, token),
-            }
+            group::<K, 4>(call, tile, token);
             token += 4;
         }
         if end - token >= 2 {
-            match tile_count {
-                4 => group::<K, 4, 2>(call, tile, token),
-                _ => group::<K, 1, 2>(call, tile, token),
-            }
+            group::<K, 2>(call, tile, token);
             token += 2;
         }
         if end - token == 1 {
-            match tile_count {
-                4 => group::<K, 4, 1>(call, tile, token),
-                _ => group::<K, 1, 1>(call, tile, token),
+            group::<K, 1>(call, tile, token);
+        }
+    }
+}
+
+/// One tile, `TOKENS` tokens from `token` on, over all k.
+///
+/// # Safety
+/// As [`run`]'s; the tile and the tokens exist.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+unsafe fn group<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, token: usize) {
+    let layout = K::LAYOUT;
+    let mut acc = [_mm512_setzero_ps(); TOKENS];
+    // SAFETY: the offsets are those of the module's header, for a tile, blocks and tokens that
+    // exist. A prefetch may name any address.
+    unsafe {
+        let mut weights = call.weights.bytes().as_ptr().add(tile * call.weights.tile_bytes());
+        let mut x = call.activations.add(token);
+        let mut header = weights;
+        for block in 0..call.weights.cols() / BLOCK_COLS {
+            if layout.header_bytes() > 0 && block % SUPER_BLOCKS == 0 {
+                header = weights;
+                weights = weights.add(layout.header_bytes());
+            }
+            if TOKENS == 1 && layout.low_bits == 8 {
+                prefetch(weights.wrapping_add(PREFETCH_BYTES), layout.block_bytes());
+            }
+            if TOKENS == TOKEN_GROUP {
+                let ahead = x.wrapping_add(PREFETCH_BLOCKS * call.tokens);
+                prefetch(ahead.cast(), TOKENS * size_of::<ActBlock>() + 63);
+            }
+            let integers = unpack::<K>(weights);
+            let scales = Scales::load::<K>(header, weights);
+            for (token, acc) in acc.iter_mut().enumerate() {
+                *acc = advance::<K>(&integers, &scales, x.add(token), *acc);
+            }
+            weights = weights.add(layout.block_bytes());
+            x = x.wrapping_add(call.tokens);
+        }
+        for (index, acc) in acc.iter().enumerate() {
+            let y = call.y.add((tile * call.tokens + token + index) * TILE_ROWS);
+            match call.epilogue {
+                Epilogue::Store => _mm512_storeu_ps(y, *acc),
+                Epilogue::AddTo => _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), *acc)),
             }
         }
     }
 }
 
-/// `TILES` tiles from `tile` on, `TOKENS` tokens from `token` on, over all k.
-///
-/// # Safety
-/// As [`run`]'s; the tiles and tokens exist.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn group<K: Kind, const TILES: usize, const TOKENS: usize>(
-    call: &Call<'_>,
-    tile: usize,
-    token: usize,
-) {
-    let layout = K::LAYOUT;
-    let blocks = call.weights.cols() / BLOCK_COLS;
-    let tile_bytes = call.weights.tile_bytes();
-    let mut acc = [[_mm512_setzero_ps(); TOKENS]; TILES];
-    // SAFETY: the offsets are those of the module's header, for tiles, blocks and tokens that
-    // exist.
-    unsafe {
-        let mut weights = call.weights.bytes().as_ptr().add(tile * tile_bytes);
-        let mut x = call.activations.add(token);
-        let mut header = weights;
-        for block in 0..blocks {
-            if layout.header_bytes() > 0 && block % SUPER_BLOCKS == 0 {
-                header = weights;
-                weights = weights.add(layout.header_bytes());
-            }
-            for (tile, acc) in acc.iter_mut().enumerate() {
-                let at = tile * tile_bytes;
-                let integers = unpack::<K>(weights.add(at));
-                let scales = Scales::load::<K>(header.add(at), weights.add(at));
-                for (token, acc) in acc.iter_mut().enumerate() {
-                    *acc = advance::<K>(&integers, &scales, x.add(token), *acc);
-                }
-            }
-            weights = weights.add(layout.block_bytes());
-            x = x.add(call.tokens);
-        }
-        for (i, acc) in acc.iter().enumerate() {
-            for (j, acc) in acc.iter().enumerate() {
-                let y = call.y.add(((tile + i) * call.tokens + token + j) * TILE_ROWS);
-                match call.epilogue {
-                    Epilogue::Store => _mm512_storeu_ps(y, *acc),
-                    Epilogue::AddTo => {
-                        _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), *acc));
-                    }
-                }
-            }
-        }
+/// Asks for `length` bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn prefetch(at: *const u8, length: usize) {
+    for line in 0..length.div_ceil(64) {
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line).cast());
     }
 }
 

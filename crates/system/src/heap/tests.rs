@@ -109,6 +109,9 @@ fn random_blocks_stay_disjoint_and_come_back_as_one() {
                 }
                 _ => {}
             }
+            if turn % 16 == 0 {
+                heap.with_regions(|regions| regions.run.heap.check());
+            }
             let figures = heap.figures(Region::Run);
             assert!(figures.live_bytes <= figures.touched_bytes);
             assert!(figures.touched_bytes <= figures.limit_bytes);

@@ -18,6 +18,9 @@
 //! Believes: that its range is mapped up to the limit and its caller holds a lock. Must not know:
 //! threads, stages, who asks.
 
+#[cfg(test)]
+mod check;
+
 use crate::limits::{HEAP_CLASS_SCAN_BLOCKS_MAX, HEAP_HEADER_BYTES, HEAP_UNIT_BYTES};
 
 /// Classes for each power of two.

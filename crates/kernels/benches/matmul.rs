@@ -1,0 +1,253 @@
+//! How fast the matmul is, and whether its answers are still the same.
+//!
+//! `cargo bench -p dctms-kernels --bench matmul [-- KIND …] [--isa NAME]`
+//!
+//! Shapes are those of Qwen2.5-1.5B's feed-forward layer. One token reads weights from memory
+//! (the working set is larger than any cache), so bytes/s is the figure, beside the read
+//! bandwidth of a plain sum over the same bytes; 512 tokens compute, so operations/s is
+//! (a multiplication and an addition count as two). Every answer's digest is compared with the
+//! expected one, which is the same for all instruction sets and numbers of threads; the best of
+//! several runs counts, because other work on the machine only ever slows a run down.
+
+use std::time::{Duration, Instant};
+
+use dctms_kernels::half::f32_to_f16;
+use dctms_kernels::isa::Isa;
+use dctms_kernels::limits::{BLOCK_COLS, SUPER_BLOCKS, TILE_ROWS};
+use dctms_kernels::matmul::{Epilogue, matmul, matmul_float};
+use dctms_kernels::packed::{self, PackedKind, PackedTiles, QuantLayout};
+use dctms_kernels::quantise::{ActBlock, quantise};
+use dctms_kernels::random::SplitMix64;
+
+/// Hidden size: columns of gate and up.
+const HIDDEN: usize = 1536;
+/// Rows of the matrix used with many tokens: an eighth of gate and up.
+const GEMM_ROWS: usize = 2240;
+/// Bytes of weights that one token reads.
+const STREAM_BYTES: usize = 160 << 20;
+
+fn main() {
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let mut isas: Vec<Isa> = vec![Isa::detect_best()];
+    let mut wanted = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--isa" => {
+                let name = arguments.next().expect("--isa NAME");
+                isas = vec![Isa::from_name(name).expect("an instruction set of this processor")];
+            }
+            kind => wanted.push(kind.to_owned()),
+        }
+    }
+    for isa in isas {
+        println!(
+            "{}: read bandwidth, 1 thread {:.1} GB/s, 2 threads {:.1} GB/s",
+            isa.name(),
+            read_bandwidth(1),
+            read_bandwidth(2)
+        );
+        for kind in PackedKind::ALL {
+            if wanted.is_empty() || wanted.contains(&format!("{kind:?}")) {
+                bench_kind(isa, kind);
+            }
+        }
+    }
+}
+
+/// All measurements of one kind.
+fn bench_kind(isa: Isa, kind: PackedKind) {
+    let row_bytes = kind.tile_bytes(HIDDEN).unwrap() / TILE_ROWS;
+    let rows = STREAM_BYTES / row_bytes / 64 * 64;
+    let weights = random_weights(kind, rows, HIDDEN);
+    let bytes = weights.len() as f64;
+    print!("{kind:?}:");
+    for (tokens, rows) in [(1, rows), (8, rows), (64, GEMM_ROWS), (512, GEMM_ROWS)] {
+        if isa == Isa::Scalar && tokens > 8 {
+            continue;
+        }
+        let job = Job::new(isa, kind, &weights[..rows / TILE_ROWS * row_bytes * TILE_ROWS], tokens);
+        let mut y = vec![0.0f32; rows * tokens];
+        let operations = 2.0 * (rows * HIDDEN * tokens) as f64;
+        for threads in [1, 2] {
+            let time = best_time(|| job.run(threads, &mut y));
+            let giga_per_second = |count: f64| count / time.as_secs_f64() / 1e9;
+            match tokens {
+                1 => print!(" T1x{threads} {:.1} GB/s", giga_per_second(bytes)),
+                _ => print!(" T{tokens}x{threads} {:.0} GOP/s", giga_per_second(operations)),
+            }
+        }
+        let digest = digest(&y);
+        let expected = expected(kind, tokens);
+        match expected == digest {
+            true => print!(" ok;"),
+            false => print!(" DIGEST {digest:#010x} IS NOT {expected:#010x};"),
+        }
+    }
+    println!();
+}
+
+/// One multiplication, ready to run.
+struct Job<'a> {
+    isa: Isa,
+    kind: PackedKind,
+    weights: &'a [u8],
+    tokens: usize,
+    x: Vec<f32>,
+    blocks: Vec<ActBlock>,
+}
+
+impl<'a> Job<'a> {
+    fn new(isa: Isa, kind: PackedKind, weights: &'a [u8], tokens: usize) -> Self {
+        let mut random = SplitMix64::new(tokens as u64);
+        let x: Vec<f32> = (0..HIDDEN * tokens).map(|_| random.symmetric()).collect();
+        let mut blocks = vec![ActBlock::ZERO; HIDDEN / BLOCK_COLS * tokens];
+        quantise(isa, &x, tokens, &mut blocks);
+        Self { isa, kind, weights, tokens, x, blocks }
+    }
+
+    /// Runs it with the rows shared out over threads.
+    fn run(&self, threads: usize, y: &mut [f32]) {
+        let tile_bytes = self.kind.tile_bytes(HIDDEN).unwrap();
+        let tiles = (self.weights.len() / tile_bytes).div_ceil(threads);
+        let y_shards = y.chunks_mut(tiles * TILE_ROWS * self.tokens);
+        std::thread::scope(|scope| {
+            for (weights, y) in self.weights.chunks(tiles * tile_bytes).zip(y_shards) {
+                scope.spawn(move || {
+                    let weights = PackedTiles::new(self.kind, HIDDEN, weights);
+                    let (tokens, epilogue) = (self.tokens, Epilogue::Store);
+                    match self.kind.quant_layout() {
+                        Some(_) => matmul(self.isa, weights, &self.blocks, tokens, epilogue, y),
+                        None => matmul_float(self.isa, weights, &self.x, tokens, epilogue, y),
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// The best of as many runs as fit in a fraction of a second.
+fn best_time(mut run: impl FnMut()) -> Duration {
+    run();
+    let start = Instant::now();
+    let mut best = Duration::MAX;
+    let mut runs = 0;
+    while runs < 4 || runs < 200 && start.elapsed() < Duration::from_millis(400) {
+        let start = Instant::now();
+        run();
+        best = best.min(start.elapsed());
+        runs += 1;
+    }
+    best
+}
+
+/// Random bytes as packed weights, with scales of ordinary size.
+fn random_weights(kind: PackedKind, rows: usize, cols: usize) -> Vec<u8> {
+    let mut random = SplitMix64::new(11);
+    let length = usize::try_from(packed::bytes(kind, rows, cols).unwrap()).unwrap();
+    let mut weights = vec![0u8; length];
+    let tile_bytes = kind.tile_bytes(cols).unwrap();
+    let (first, rest) = weights.split_at_mut(tile_bytes * 64);
+    match kind.quant_layout() {
+        Some(layout) => {
+            first.as_chunks_mut::<8>().0.iter_mut().for_each(|c| *c = random.bits().to_le_bytes());
+            for tile in first.chunks_exact_mut(tile_bytes) {
+                put_scales(&mut random, &layout, cols, tile);
+            }
+        }
+        None => fill_floats(&mut random, kind, first),
+    }
+    rest.chunks_mut(tile_bytes * 64).for_each(|chunk| chunk.copy_from_slice(&first[..chunk.len()]));
+    weights
+}
+
+fn fill_floats(random: &mut SplitMix64, kind: PackedKind, bytes: &mut [u8]) {
+    match kind {
+        PackedKind::F32 => bytes
+            .as_chunks_mut::<4>()
+            .0
+            .iter_mut()
+            .for_each(|c| *c = random.symmetric().to_le_bytes()),
+        _ => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|c| {
+            let bits = random.symmetric().to_bits();
+            *c = match kind {
+                PackedKind::BF16 => ((bits >> 16) as u16).to_le_bytes(),
+                _ => f32_to_f16(f32::from_bits(bits)).to_le_bytes(),
+            };
+        }),
+    }
+}
+
+/// Finite f16 scales wherever the layout has them.
+fn put_scales(random: &mut SplitMix64, layout: &QuantLayout, cols: usize, tile: &mut [u8]) {
+    let mut put = |at: usize, length: usize| {
+        for c in tile[at..at + length].as_chunks_mut::<2>().0 {
+            *c = f32_to_f16(random.symmetric() * 0.01).to_le_bytes();
+        }
+    };
+    for block in 0..cols / BLOCK_COLS {
+        match layout.header_bytes() {
+            0 => {
+                let scales = layout.scale_bytes();
+                put(layout.block_offset_bytes(block) + layout.block_bytes() - scales, scales);
+            }
+            bytes if block % SUPER_BLOCKS == 0 => put(layout.header_offset_bytes(block), bytes),
+            _ => {}
+        }
+    }
+}
+
+/// GB/s of a sum over a buffer larger than any cache, four streams a thread.
+fn read_bandwidth(threads: usize) -> f64 {
+    let words = vec![1u64; STREAM_BYTES / 8];
+    let time = best_time(|| {
+        std::thread::scope(|scope| {
+            for shard in words.chunks(words.len() / threads) {
+                scope.spawn(move || {
+                    let mut sums = [0u64; 32];
+                    let streams: Vec<_> = shard.chunks_exact(shard.len() / 4).collect();
+                    for at in (0..shard.len() / 4 / 8 * 8).step_by(8) {
+                        for (sums, stream) in sums.chunks_exact_mut(8).zip(&streams) {
+                            for (sum, word) in sums.iter_mut().zip(&stream[at..at + 8]) {
+                                *sum = sum.wrapping_add(*word);
+                            }
+                        }
+                    }
+                    assert!(sums.iter().sum::<u64>() > 0);
+                });
+            }
+        });
+    });
+    STREAM_BYTES as f64 / time.as_secs_f64() / 1e9
+}
+
+/// FNV-1a over the bits of the answer.
+fn digest(y: &[f32]) -> u32 {
+    y.iter().fold(0x811C_9DC5, |hash, y| (hash ^ y.to_bits()).wrapping_mul(0x0100_0193))
+}
+
+/// The digests of the answers.
+fn expected(kind: PackedKind, tokens: usize) -> u32 {
+    let (one, eight, sixty_four, many) = match kind {
+        PackedKind::F32 => (0x39b0_47cb, 0xa2a2_176b, 0x1817_f4dc, 0x3523_2a3d),
+        PackedKind::F16 => (0x094e_8511, 0xd744_92a3, 0xad2d_d1e6, 0xc678_5eae),
+        PackedKind::BF16 => (0xe421_b418, 0x645f_208d, 0xf46c_71ba, 0xb8eb_d596),
+        PackedKind::Q8_0 => (0xcc88_c300, 0x2b5e_4270, 0x478c_da40, 0x9073_23d8),
+        PackedKind::Q4_0 => (0x5e23_aa31, 0xe7b4_771f, 0x5bb1_2d35, 0xcc56_210e),
+        PackedKind::Q4_1 => (0x8e82_9b3e, 0x981b_2f32, 0xfcd7_658e, 0x02d6_439c),
+        PackedKind::Q5_0 => (0xdaee_cbbb, 0xe15a_1550, 0x791f_4621, 0x288a_469f),
+        PackedKind::Q5_1 => (0xc406_cc3d, 0x1cdd_2755, 0xb075_eeaf, 0x0980_fc62),
+        PackedKind::Q2K => (0x9c2b_c6f2, 0xe56b_9c47, 0xf4e7_5af5, 0x82f4_74c5),
+        PackedKind::Q3K => (0xe0f1_1737, 0x345e_1551, 0x445f_74ac, 0x7c0e_ac9a),
+        PackedKind::Q4K => (0xa84f_2961, 0x8e0f_f586, 0xacc9_0e37, 0x6b2c_0eab),
+        PackedKind::Q5K => (0x1751_fa88, 0x81f8_be93, 0xd9d0_1309, 0x766f_c437),
+        PackedKind::Q6K => (0x7408_b3e5, 0x5ca1_8f25, 0x39ae_db0d, 0x7f82_be3f),
+    };
+    match tokens {
+        1 => one,
+        8 => eight,
+        64 => sixty_four,
+        _ => many,
+    }
+}

@@ -1,0 +1,278 @@
+//! Chat templates: from messages to the text that a model was trained to continue.
+//!
+//! A template is a Jinja program inside a model file, written for Hugging Face's environment:
+//! blocks trimmed, `raise_exception`, Python's string methods, JSON without HTML escapes, loop
+//! controls. It is untrusted: its length, its work and its nesting are bounded. `strftime_now` is
+//! left undefined, so that the same messages give the same text on any day; templates then take
+//! their own fixed date.
+//!
+//! A file without a template gets one by its vocabulary: ChatML when `<|im_start|>` is a token,
+//! Gemma's when `<start_of_turn>` is, else the messages' contents, one a line.
+
+use crate::limits::{TEMPLATE_FUEL_MAX, TEMPLATE_LEN_BYTES_MAX, TEMPLATE_RECURSION_MAX};
+use crate::source::Role;
+use crate::template_value::{ordered_map, to_json};
+use crate::tokenizer::Tokenizer;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use std::fmt;
+
+const NAME: &str = "chat_template";
+
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
+    {{ message.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+const GEMMA: &str = "{{ bos_token }}{% for message in messages %}<start_of_turn>\
+    {{ 'model' if message.role == 'assistant' else 'user' }}\n\
+    {{ message.content | trim }}<end_of_turn>\n{% endfor %}\
+    {% if add_generation_prompt %}<start_of_turn>model\n{% endif %}";
+
+const PLAIN: &str = "{% for message in messages %}{{ message.content }}\n{% endfor %}";
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    origin: TemplateOrigin,
+}
+
+/// Where a template came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TemplateOrigin {
+    /// The model file.
+    File,
+    /// ChatML, chosen because `<|im_start|>` is a token.
+    ChatMl,
+    /// Gemma's turns, chosen because `<start_of_turn>` is a token.
+    GemmaTurns,
+    /// Contents only.
+    Plain,
+}
+
+/// What a template can use besides the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GenerationPrompt {
+    /// The text ends with the beginning of the assistant's turn.
+    Added,
+    /// It ends with the last message.
+    None,
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: &'a str,
+    /// What it says.
+    pub content: Content<'a>,
+}
+
+/// What a message says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// One text.
+    Text(&'a str),
+    /// Texts and images in order; the template writes the images' placeholders.
+    Parts(Vec<Part<'a>>),
+}
+
+/// A part of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A text.
+    Text(&'a str),
+    /// An image, which has no text of its own.
+    Image,
+}
+
+/// What is rendered.
+#[derive(Debug, Clone)]
+pub struct Conversation<'a> {
+    /// The messages in order.
+    pub messages: &'a [Message<'a>],
+    /// Whether the assistant's turn is begun.
+    pub generation_prompt: GenerationPrompt,
+    /// Further variables (`tools`, `enable_thinking`, `date_string`, …).
+    pub variables: Vec<(String, Value)>,
+}
+
+impl ChatTemplate {
+    /// Compiles the template of a file (`tokenizer.chat_template`), or the one that the
+    /// vocabulary suggests when there is none.
+    ///
+    /// # Errors
+    /// [`TemplateError`] for a template that is too long or is no Jinja.
+    pub fn new(source: Option<&str>, tokenizer: &Tokenizer<'_>) -> Result<Self, TemplateError> {
+        let has = |name: &str| tokenizer.special_token_of(name.as_bytes()).is_some();
+        let (source, origin) = match source {
+            Some(source) => (source, TemplateOrigin::File),
+            None if has("<|im_start|>") => (CHATML, TemplateOrigin::ChatMl),
+            None if has("<start_of_turn>") => (GEMMA, TemplateOrigin::GemmaTurns),
+            None => (PLAIN, TemplateOrigin::Plain),
+        };
+        let mut environment = environment();
+        let token = |role| {
+            let text = tokenizer.role(role).map(|id| tokenizer.token_bytes(id));
+            String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
+        };
+        environment.add_global("bos_token", token(Role::Bos));
+        environment.add_global("eos_token", token(Role::Eos));
+        environment.add_global("pad_token", token(Role::Padding));
+        environment.add_global("unk_token", token(Role::Unknown));
+        Self::compile(environment, source, origin)
+    }
+
+    /// Where the template came from.
+    pub fn origin(&self) -> TemplateOrigin {
+        self.origin
+    }
+
+    /// The text of a conversation.
+    ///
+    /// # Errors
+    /// [`TemplateError`] with the line: the template failed, refused the conversation, or did
+    /// too much.
+    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
+        let messages: Vec<Value> = conversation.messages.iter().map(message_value).collect();
+        let mut context = conversation.variables.clone();
+        context.push(("messages".into(), Value::from(messages)));
+        let is_added = conversation.generation_prompt == GenerationPrompt::Added;
+        context.push(("add_generation_prompt".into(), Value::from(is_added)));
+        let template = self.environment.get_template(NAME).map_err(TemplateError::from)?;
+        template.render(ordered_map(context)).map_err(TemplateError::from)
+    }
+
+    fn compile(
+        mut environment: Environment<'static>,
+        source: &str,
+        origin: TemplateOrigin,
+    ) -> Result<Self, TemplateError> {
+        if source.len() > TEMPLATE_LEN_BYTES_MAX {
+            let (len_bytes, len_bytes_max) = (source.len(), TEMPLATE_LEN_BYTES_MAX);
+            return Err(TemplateError::TooLong { len_bytes, len_bytes_max });
+        }
+        environment.add_template_owned(NAME, source.to_string()).map_err(TemplateError::from)?;
+        Ok(Self { environment, origin })
+    }
+}
+
+/// What can go wrong with a chat template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TemplateError {
+    /// The template is too long.
+    TooLong {
+        /// Its length in bytes.
+        len_bytes: usize,
+        /// The longest accepted.
+        len_bytes_max: usize,
+    },
+    /// The template is no Jinja.
+    Syntax {
+        /// Its line, from one.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// The template failed while rendering.
+    Render {
+        /// Its line, from one; zero when not known.
+        line: usize,
+        /// What went wrong there.
+        message: String,
+    },
+    /// The template called `raise_exception`: it does not accept the conversation.
+    Refused {
+        /// Its line, from one.
+        line: usize,
+        /// Its reason.
+        message: String,
+    },
+    /// The template did more work than allowed.
+    TooMuchWork {
+        /// The bound, in instructions or 64-byte pieces.
+        work_max: u64,
+    },
+}
+
+impl From<Error> for TemplateError {
+    fn from(error: Error) -> Self {
+        let line = error.line().unwrap_or(0);
+        let detail = error.detail().unwrap_or_default().to_string();
+        let message = if detail.is_empty() { error.kind().to_string() } else { detail };
+        match error.kind() {
+            ErrorKind::SyntaxError => Self::Syntax { line, message },
+            ErrorKind::OutOfFuel => Self::TooMuchWork { work_max: TEMPLATE_FUEL_MAX },
+            _ => match message.strip_prefix(REFUSAL) {
+                Some(reason) => Self::Refused { line, message: reason.to_string() },
+                None => Self::Render { line, message },
+            },
+        }
+    }
+}
+
+impl fmt::Display for TemplateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { len_bytes, len_bytes_max } => write!(
+                f,
+                "the chat template has {len_bytes} bytes, at most {len_bytes_max} are accepted"
+            ),
+            Self::Syntax { line, message } => {
+                write!(f, "the chat template is malformed in line {line}: {message}")
+            }
+            Self::Render { line, message } => {
+                write!(f, "the chat template failed in line {line}: {message}")
+            }
+            Self::Refused { line, message } => {
+                write!(f, "the chat template refuses the conversation (line {line}): {message}")
+            }
+            Self::TooMuchWork { work_max } => {
+                write!(f, "the chat template did more than {work_max} units of work")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TemplateError {}
+
+/// Marks the errors that `raise_exception` makes.
+const REFUSAL: &str = "\u{1}refused: ";
+
+/// Hugging Face's environment.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.expect("default delimiters"));
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_fuel(Some(TEMPLATE_FUEL_MAX));
+    environment.set_recursion_limit(TEMPLATE_RECURSION_MAX);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, format!("{REFUSAL}{message}")))
+    });
+    environment.add_filter("tojson", |value: &Value, options: Kwargs| {
+        let indent: Option<usize> = options.get("indent")?;
+        let _ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
+        options.assert_all_used()?;
+        to_json(value, indent)
+    });
+    environment
+}
+
+fn message_value(message: &Message<'_>) -> Value {
+    let content = match &message.content {
+        Content::Text(text) => Value::from(*text),
+        Content::Parts(parts) => Value::from(parts.iter().map(part_value).collect::<Vec<_>>()),
+    };
+    ordered_map(vec![("role".into(), Value::from(message.role)), ("content".into(), content)])
+}
+
+fn part_value(part: &Part<'_>) -> Value {
+    let entry = |key: &str, value: &str| (key.to_string(), Value::from(value));
+    ordered_map(match part {
+        Part::Text(text) => vec![entry("type", "text"), entry("text", text)],
+        Part::Image => vec![entry("type", "image")],
+    })
+}

@@ -1,0 +1,125 @@
+//! Identifiers of hostile multilingual texts against Hugging Face's, on small vocabularies that
+//! are part of the repository and on real ones where their files are present.
+//!
+//! `scripts/tokenizer_fixtures.py` writes the expected identifiers.
+
+mod common;
+
+use common::{PlainSource, fixture, model_file, read_gguf};
+use dctms_text::{EncodeOptions, Ends, Scratch, SpecialText, Tokenizer};
+use serde_json::Value;
+
+const PARSE: EncodeOptions = EncodeOptions { special_text: SpecialText::Parse, ends: Ends::None };
+
+/// The expected identifiers of each text.
+type Cases = Vec<Vec<u32>>;
+
+#[test]
+fn small_byte_pair_vocabulary_under_all_splitters() {
+    let (mut source, cases) = small_vocabulary("small_byte_pair.json");
+    for (pre, expected) in cases {
+        source.pre = Some(pre.clone());
+        compare(&source, &expected, &pre);
+    }
+}
+
+#[test]
+fn small_sentence_piece_vocabulary() {
+    let (mut source, cases) = small_vocabulary("small_pieces.json");
+    for (name, expected) in cases {
+        source.flags = vec![("tokenizer.ggml.add_space_prefix", name == "prefix")];
+        compare(&source, &expected, &name);
+    }
+}
+
+#[test]
+fn smollm2() {
+    real("DCTMS_SMOLLM2", "SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2.json");
+}
+
+#[test]
+fn gemma3() {
+    real("DCTMS_GEMMA3", "gemma-3-270m-q4_k_m.gguf", "gemma3.json");
+}
+
+#[test]
+fn qwen2() {
+    real("DCTMS_QWEN2", "qwen2-vocabulary.gguf", "qwen2.json");
+}
+
+#[test]
+fn llama3() {
+    real("DCTMS_LLAMA3", "llama3-vocabulary.gguf", "llama3.json");
+}
+
+fn real(variable: &str, file: &str, expected: &str) {
+    let Some(path) = model_file(variable, file) else {
+        println!("skipped: {file} is not in .cache/models and {variable} is not set");
+        return;
+    };
+    let expected = identifiers(&serde_json::from_str(&fixture(expected)).expect("JSON"));
+    compare(&read_gguf(&path), &expected, file);
+}
+
+fn compare(source: &PlainSource, expected: &[Vec<u32>], name: &str) {
+    let (layout, table) = source.tables();
+    println!("{name}: tables of {} bytes, {:?}", layout.len_bytes(), layout.facts().merge_form);
+    let tokenizer = Tokenizer::new(&layout, &table);
+    let texts: Vec<String> = texts();
+    let mut scratch = Scratch::with_text_bytes_max(layout.facts().kind, 4096);
+    let mut failures = 0;
+    for (text, expected) in texts.iter().zip(expected) {
+        let mut ids = Vec::new();
+        tokenizer.encode(text.as_bytes(), PARSE, &mut scratch, &mut |id| ids.push(id)).unwrap();
+        if ids != *expected {
+            let show = |ids: &[u32]| -> Vec<String> {
+                ids.iter()
+                    .map(|&id| {
+                        let bytes = tokenizer.token_bytes(id);
+                        format!("{id}:{:?}", String::from_utf8_lossy(bytes))
+                    })
+                    .collect()
+            };
+            println!("{name} {text:?}\n  got  {:?}\n  want {:?}", show(&ids), show(expected));
+            failures += 1;
+        }
+    }
+    assert_eq!(failures, 0, "{name}: texts with other identifiers");
+}
+
+fn texts() -> Vec<String> {
+    let texts: Value = serde_json::from_str(&fixture("texts.json")).expect("JSON");
+    texts.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_string()).collect()
+}
+
+fn small_vocabulary(file: &str) -> (PlainSource, Vec<(String, Cases)>) {
+    let parsed: Value = serde_json::from_str(&fixture(file)).expect("JSON");
+    let list = |key: &str| parsed[key].as_array().expect("a list").clone();
+    let (types, scores) = (list("types"), list("scores"));
+    let tokens = list("tokens").into_iter().enumerate().map(|(id, text)| {
+        let score = scores.get(id).map_or(0.0, |score| score.as_f64().unwrap() as f32);
+        (text.as_str().unwrap().into(), types[id].as_i64().unwrap() as i32, score)
+    });
+    let merges = list("merges")
+        .iter()
+        .map(|merge| {
+            format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap()).into_bytes()
+        })
+        .collect();
+    let source = PlainSource {
+        model: parsed["model"].as_str().unwrap().into(),
+        tokens: tokens.collect(),
+        merges,
+        roles: vec![("tokenizer.ggml.unknown_token_id", 0)],
+        ..PlainSource::default()
+    };
+    let cases = parsed["cases"].as_object().unwrap().iter();
+    (source, cases.map(|(name, ids)| (name.clone(), identifiers(ids))).collect())
+}
+
+fn identifiers(value: &Value) -> Cases {
+    let list = |ids: &Value| {
+        ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    value.as_array().unwrap().iter().map(list).collect()
+}
