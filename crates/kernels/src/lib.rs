@@ -17,19 +17,29 @@
 //!
 //! **Unsafe.** The crate denies `unsafe`; the files that may use it are the shells that talk to
 //! the instruction set, each one listed here with its `allow`:
-//! `matmul/avx2.rs`, `matmul/avx512.rs`, `matmul/float_avx2.rs`, `matmul/float_avx512.rs`.
+//! `matmul/avx2.rs`, `matmul/avx512.rs`, `matmul/float_avx2.rs`, `matmul/float_avx512.rs`,
+//! `simd/avx2.rs`, `simd/avx512.rs`.
 
 #![deny(unsafe_code)]
 
+pub mod attention;
+pub mod elementwise;
+pub mod exp;
 pub mod gather;
 pub mod half;
 pub mod isa;
+pub mod kv;
 pub mod limits;
 pub mod matmul;
 pub mod naive;
+pub mod norm;
 pub mod pack;
 pub mod packed;
 pub mod quantise;
 pub mod random;
 pub mod raw;
+pub mod rope;
+pub mod simd;
+#[cfg(test)]
+mod testing;
 mod unpack;

@@ -29,3 +29,19 @@ const _: () = {
     // 5-bit weights, 32 products, 6-bit scales.
     assert!(63 * 32 * 31 * ACTIVATION_MAX < 1 << 24);
 };
+
+/// Features of an attention head, at most.
+pub const HEAD_DIM_MAX: usize = 256;
+/// Positions of a cache block: capacities are multiples of it.
+pub const KV_BLOCK_POSITIONS: usize = 64;
+/// Positions of an attention segment: partial results are merged at its multiples.
+pub const SEGMENT_POSITIONS: usize = 256;
+/// Query rows (a token and a head each) that attention takes together, at most.
+pub const ATTENTION_ROWS: usize = 6;
+
+const _: () = {
+    assert!(SEGMENT_POSITIONS.is_multiple_of(KV_BLOCK_POSITIONS));
+    assert!(KV_BLOCK_POSITIONS.is_multiple_of(TILE_ROWS));
+    // Both scaling exponents of a merge fit one vector.
+    assert!(2 * ATTENTION_ROWS <= TILE_ROWS);
+};

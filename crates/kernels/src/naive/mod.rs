@@ -4,4 +4,6 @@
 //! on purpose. Only tests call it.
 
 pub mod dequantise;
+pub mod float;
+pub mod layout;
 pub mod matmul;

@@ -1,0 +1,225 @@
+//! Attention of one step by pieces: partial results of segments, then their merge.
+//!
+//! An **item** is (token, key/value head, segment). Items are numbered in that order, tokens
+//! outermost, counting only segments that the token sees, so that `0..items` has no holes. Item
+//! i writes record i of the partials: for each query head of the group one tile `{m, l, 0 …}`
+//! and the weighted sum, `[group][1 + head_dim/16][16]`. Any contiguous split of the items is
+//! correct; [`attention_decode_split`] evens out the positions.
+
+use super::block::{self, Cache, Merge, Partial, Running, Workspace, rows_max};
+use super::{Attention, Tokens, check};
+use crate::isa::Isa;
+use crate::limits::{ATTENTION_ROWS, HEAD_DIM_MAX, SEGMENT_POSITIONS};
+use crate::simd::{LANES, dispatch, tiles, tiles_mut};
+use core::ops::Range;
+
+/// Elements of the record of one item.
+pub const fn attention_partial_len(shape: &Attention) -> usize {
+    shape.group() * (LANES + shape.kv.head_dim)
+}
+
+/// The number of items of a step.
+pub fn attention_decode_items(shape: &Attention, tokens: Tokens<'_>) -> usize {
+    let segments = |token| token_segments(tokens, token).len();
+    shape.kv.heads * (0..tokens.len()).map(segments).sum::<usize>()
+}
+
+/// The most items that a step of `tokens` tokens can have if each sees at most `visible_max`
+/// consecutive positions, `window` of them at a time if there is one.
+pub const fn attention_decode_items_max(
+    kv_heads: usize,
+    tokens: usize,
+    visible_max: usize,
+    window: Option<usize>,
+) -> usize {
+    let from_start = visible_max.div_ceil(SEGMENT_POSITIONS);
+    let segments = match window {
+        // A window may begin at the last position of a segment.
+        Some(window) if window < visible_max => {
+            let anywhere = (window + SEGMENT_POSITIONS - 2) / SEGMENT_POSITIONS + 1;
+            if anywhere < from_start { anywhere } else { from_start }
+        }
+        Some(_) | None => from_start,
+    };
+    kv_heads * tokens * segments
+}
+
+/// The items of shard `shard` of `shards`: contiguous, and nearly equal in positions.
+pub fn attention_decode_split(
+    shape: &Attention,
+    tokens: Tokens<'_>,
+    shard: usize,
+    shards: usize,
+) -> Range<usize> {
+    assert!(shard < shards, "shard {shard} of {shards}");
+    let positions = |token| tokens.visible(token).len();
+    let total = shape.kv.heads * (0..tokens.len()).map(positions).sum::<usize>();
+    // The first item that starts at or after a share of the positions.
+    let boundary = |share: usize| {
+        let mut target = total * share / shards;
+        let mut item = 0;
+        for token in 0..tokens.len() {
+            let (visible, segments) = (tokens.visible(token), token_segments(tokens, token));
+            if target >= shape.kv.heads * visible.len() {
+                target -= shape.kv.heads * visible.len();
+                item += shape.kv.heads * segments.len();
+                continue;
+            }
+            item += target / visible.len() * segments.len();
+            let within = target % visible.len();
+            let starts_before = |&segment: &usize| {
+                (segment * SEGMENT_POSITIONS).saturating_sub(visible.start) < within
+            };
+            return item + segments.take_while(starts_before).count();
+        }
+        item
+    };
+    boundary(shard)..boundary(shard + 1)
+}
+
+fn token_segments(tokens: Tokens<'_>, token: usize) -> Range<usize> {
+    block::segments(&[tokens.visible(token)])
+}
+
+/// Partial results of `items`, in `partials`.
+///
+/// `q` is all query heads, tile-major; `partials` are the records of those items. Panics unless
+/// the lengths agree and the workspace has [`super::attention_workspace_len`] elements.
+#[expect(clippy::too_many_arguments, reason = "operands are told apart by name, not by a struct")]
+pub fn attention_decode_partial(
+    isa: Isa,
+    shape: &Attention,
+    tokens: Tokens<'_>,
+    items: Range<usize>,
+    q: &[f32],
+    keys: &[u8],
+    values: &[u8],
+    workspace: &mut [f32],
+    partials: &mut [f32],
+) {
+    check(shape, tokens, keys, values);
+    assert_eq!(q.len(), shape.heads * shape.kv.head_dim * tokens.len(), "queries");
+    let count = attention_decode_items(shape, tokens);
+    assert!(items.end <= count, "items {items:?} of {count}");
+    assert_eq!(partials.len(), items.len() * attention_partial_len(shape), "partials");
+    let mut workspace = Workspace::new(shape, workspace);
+    let cache = Cache { shape: &shape.kv, keys, values };
+    let (q, partials) = (tiles(q), tiles_mut(partials));
+    let (group, head_tiles) = (shape.group(), shape.head_tiles());
+    let mut place = Place::of(shape, tokens, items.start);
+    for record in partials.chunks_exact_mut(group * (1 + head_tiles)) {
+        let Place { token, kv_head, segment } = place;
+        let cache = cache.of(kv_head, tokens.slot(token));
+        let visible = [(); ATTENTION_ROWS].map(|()| tokens.visible(token));
+        let blocks = group.div_ceil(rows_max(isa));
+        for i in 0..blocks {
+            let heads = i * group / blocks..(i + 1) * group / blocks;
+            let rows = heads.len();
+            for (r, head) in heads.clone().enumerate() {
+                for tile in 0..head_tiles {
+                    let from = ((kv_head * group + head) * head_tiles + tile) * tokens.len();
+                    workspace.q[tile * rows + r] = q[from + token];
+                }
+            }
+            let visible = &visible[..rows];
+            let partial = block::segment(isa, shape, visible, segment, cache, &mut workspace);
+            for (r, head) in heads.enumerate() {
+                let record = &mut record[head * (1 + head_tiles)..][..1 + head_tiles];
+                record[0] = [0.0; LANES];
+                (record[0][0], record[0][1]) = (partial.m[r], partial.l[r]);
+                record[1..].copy_from_slice(&workspace.part[r * head_tiles..][..head_tiles]);
+            }
+        }
+        place.advance(shape, tokens);
+    }
+}
+
+/// An item by its coordinates.
+#[derive(Clone, Copy)]
+struct Place {
+    token: usize,
+    kv_head: usize,
+    segment: usize,
+}
+
+impl Place {
+    /// The place of item `item`, or one beyond the last token.
+    fn of(shape: &Attention, tokens: Tokens<'_>, mut item: usize) -> Self {
+        for token in 0..tokens.len() {
+            let segments = token_segments(tokens, token);
+            let count = shape.kv.heads * segments.len();
+            if item < count {
+                let (kv_head, segment) = (item / segments.len(), item % segments.len());
+                return Self { token, kv_head, segment: segments.start + segment };
+            }
+            item -= count;
+        }
+        Self { token: tokens.len(), kv_head: 0, segment: 0 }
+    }
+
+    fn advance(&mut self, shape: &Attention, tokens: Tokens<'_>) {
+        let segments = token_segments(tokens, self.token);
+        self.segment += 1;
+        if self.segment < segments.end {
+            return;
+        }
+        (self.segment, self.kv_head) = (segments.start, self.kv_head + 1);
+        if self.kv_head < shape.kv.heads {
+            return;
+        }
+        (self.kv_head, self.token) = (0, self.token + 1);
+        while self.token < tokens.len() {
+            let segments = token_segments(tokens, self.token);
+            if !segments.is_empty() {
+                self.segment = segments.start;
+                return;
+            }
+            self.token += 1;
+        }
+    }
+}
+
+/// Merges the partial results of query heads `heads` of all tokens.
+///
+/// `partials` are the records of all items; `out` is the tile-major slice of those heads. Panics
+/// unless the lengths agree.
+pub fn attention_decode_merge(
+    isa: Isa,
+    shape: &Attention,
+    tokens: Tokens<'_>,
+    heads: Range<usize>,
+    partials: &[f32],
+    out: &mut [f32],
+) {
+    shape.assert_valid();
+    tokens.assert_valid(&shape.kv);
+    assert!(heads.end <= shape.heads, "heads {heads:?} of {}", shape.heads);
+    let items = attention_decode_items(shape, tokens);
+    assert!(partials.len() >= items * attention_partial_len(shape), "partials of {items} items");
+    let elements = heads.len() * shape.kv.head_dim * tokens.len();
+    assert_eq!(out.len(), elements, "elements of the attention's output");
+    let (partials, out) = (tiles(partials), tiles_mut(out));
+    let (group, head_tiles) = (shape.group(), shape.head_tiles());
+    let record = group * (1 + head_tiles);
+    let mut o = [[0.0; LANES]; HEAD_DIM_MAX / LANES];
+    let mut first_item = 0;
+    for token in 0..tokens.len() {
+        let segments = token_segments(tokens, token).len();
+        for head in heads.clone() {
+            let items = first_item + head / group * segments..;
+            let mut running = Running::new();
+            for item in items.take(segments) {
+                let at = item * record + head % group * (1 + head_tiles);
+                let [m, l, ..] = partials[at];
+                let part = &partials[at + 1..][..head_tiles];
+                let (next, o) = (Partial::of_one(m, l), &mut o[..]);
+                dispatch(isa, Merge { running: &mut running, next, part, o, head_tiles });
+            }
+            for (tile, o) in o[..head_tiles].iter().enumerate() {
+                let to = ((head - heads.start) * head_tiles + tile) * tokens.len() + token;
+                out[to] = running.finish(0, o);
+            }
+        }
+        first_item += shape.kv.heads * segments;
+    }
+}
