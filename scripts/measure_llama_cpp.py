@@ -29,7 +29,7 @@ import numpy as np
 
 from reference import GREEDY_TOKENS, write_json
 
-THREADS = 2
+THREADS = 1
 
 
 def main() -> int:
