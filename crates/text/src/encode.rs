@@ -27,6 +27,9 @@ pub enum SpecialText {
 pub enum Ends {
     /// As the metadata says.
     AsMetadata,
+    /// For rendered chat templates: a beginning as the metadata says, unless the text begins
+    /// with that token already; no end.
+    Template,
     /// Never.
     None,
 }
@@ -73,9 +76,7 @@ impl Tokenizer<'_> {
             emit(id);
         };
         let facts = self.facts();
-        if let (Ends::AsMetadata, Presence::Present, Some(id)) =
-            (options.ends, facts.bos, self.role(Role::Bos))
-        {
+        if let Some(id) = self.first_end(text, options.ends) {
             emit(id);
         }
         let lost_bytes = match facts.kind {
@@ -86,9 +87,7 @@ impl Tokenizer<'_> {
                 self.encode_sentence_piece(text, options, scratch, &mut emit)
             }
         };
-        if let (Ends::AsMetadata, Presence::Present, Some(id)) =
-            (options.ends, facts.eos, self.role(Role::Eos))
-        {
+        if let Some(id) = self.last_end(options.ends) {
             emit(id);
         }
         Ok(Encoded { token_count, lost_bytes })
@@ -117,6 +116,25 @@ impl Tokenizer<'_> {
             Err(EncodeError::TooManyTokens { count, count_max })
         } else {
             Ok(encoded)
+        }
+    }
+
+    fn first_end(&self, text: &[u8], ends: Ends) -> Option<u32> {
+        let id = match self.facts().bos {
+            Presence::Present => self.role(Role::Bos)?,
+            Presence::Absent => return None,
+        };
+        match ends {
+            Ends::AsMetadata => Some(id),
+            Ends::Template => (!text.starts_with(self.token_bytes(id))).then_some(id),
+            Ends::None => None,
+        }
+    }
+
+    fn last_end(&self, ends: Ends) -> Option<u32> {
+        match (ends, self.facts().eos) {
+            (Ends::AsMetadata, Presence::Present) => self.role(Role::Eos),
+            (Ends::AsMetadata, Presence::Absent) | (Ends::Template | Ends::None, _) => None,
         }
     }
 

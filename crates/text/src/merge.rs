@@ -27,8 +27,8 @@ pub trait Family {
     fn first_token(tokenizer: &Tokenizer<'_>, text: &[u8]) -> u32;
     /// The order key of a pair of neighbours, [`NO_KEY`] when they do not merge.
     fn key(tokenizer: &Tokenizer<'_>, left: u32, right: u32, left_len: usize, text: &[u8]) -> u32;
-    /// The token of a merged symbol.
-    fn merged_token(tokenizer: &Tokenizer<'_>, text: &[u8]) -> u32;
+    /// The token of a symbol that was merged by this key.
+    fn merged_token(tokenizer: &Tokenizer<'_>, key: u32, text: &[u8]) -> u32;
     /// Calls `emit` for the tokens of a symbol that merging left; returns the bytes lost.
     fn emit(tokenizer: &Tokenizer<'_>, token: u32, text: &[u8], emit: &mut dyn FnMut(u32))
     -> usize;
@@ -124,7 +124,8 @@ fn merge_short<F: Family>(
         }
         let merged = &mut symbols[min_at..];
         merged[0].end = merged[1].end;
-        merged[0].token = F::merged_token(tokenizer, &word[merged[0].start..merged[0].end]);
+        let text = &word[merged[0].start..merged[0].end];
+        merged[0].token = F::merged_token(tokenizer, min, text);
         symbols.copy_within(min_at + 2..count, min_at + 1);
         count -= 1;
         symbols[min_at].key =
@@ -171,12 +172,12 @@ fn merge_long<F: Family>(
         }
         key(starts, tokens, at, next_start(starts, at, len))
     });
-    while let Some((_, left)) = tree.min() {
+    while let Some((min, left)) = tree.min() {
         let right = next_start(starts, left, len);
         let end = next_start(starts, right, len);
         starts[right / 64] &= !(1 << (right % 64));
         if F::KEEPS_TOKENS {
-            tokens[left] = F::merged_token(tokenizer, &word[left..end]);
+            tokens[left] = F::merged_token(tokenizer, min, &word[left..end]);
         }
         tree.set(right, NO_KEY);
         tree.set(left, key(starts, tokens, left, end));
@@ -244,8 +245,8 @@ impl Family for BytePair {
     }
 
     #[inline]
-    fn merged_token(tokenizer: &Tokenizer<'_>, text: &[u8]) -> u32 {
-        tokenizer.mergeable_token_of(text).expect("the builder checked that merges make tokens")
+    fn merged_token(tokenizer: &Tokenizer<'_>, key: u32, text: &[u8]) -> u32 {
+        tokenizer.merged_token(key, text)
     }
 
     #[inline]
@@ -282,7 +283,7 @@ impl Family for SentencePiece {
     }
 
     #[inline]
-    fn merged_token(_tokenizer: &Tokenizer<'_>, _text: &[u8]) -> u32 {
+    fn merged_token(_tokenizer: &Tokenizer<'_>, _key: u32, _text: &[u8]) -> u32 {
         NO_TOKEN
     }
 

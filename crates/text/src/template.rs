@@ -61,17 +61,28 @@ pub enum GenerationPrompt {
 }
 
 /// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Message<'a> {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: &'a str,
     /// What it says.
     pub content: Content<'a>,
+    /// Further fields that templates know (`tool_calls`, `name`, `reasoning_content`, …).
+    pub fields: Vec<(String, Value)>,
+}
+
+impl<'a> Message<'a> {
+    /// A message of one text.
+    pub fn text(role: &'a str, text: &'a str) -> Self {
+        Self { role, content: Content::Text(text), fields: Vec::new() }
+    }
 }
 
 /// What a message says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content<'a> {
+    /// Nothing: a message that only calls tools.
+    None,
     /// One text.
     Text(&'a str),
     /// Texts and images in order; the template writes the images' placeholders.
@@ -263,10 +274,13 @@ fn environment() -> Environment<'static> {
 
 fn message_value(message: &Message<'_>) -> Value {
     let content = match &message.content {
+        Content::None => Value::from(()),
         Content::Text(text) => Value::from(*text),
         Content::Parts(parts) => Value::from(parts.iter().map(part_value).collect::<Vec<_>>()),
     };
-    ordered_map(vec![("role".into(), Value::from(message.role)), ("content".into(), content)])
+    let mut entries = vec![("role".into(), Value::from(message.role)), ("content".into(), content)];
+    entries.extend(message.fields.iter().cloned());
+    ordered_map(entries)
 }
 
 fn part_value(part: &Part<'_>) -> Value {

@@ -107,6 +107,18 @@ impl<'a> Tokenizer<'a> {
         }
     }
 
+    /// Byte pair: the token made by the merge that has this key, whose text is `text`.
+    #[inline]
+    pub(crate) fn merged_token(&self, key: u32, text: &[u8]) -> u32 {
+        match self.layout.order {
+            OrderLayout::Splits { .. } => key,
+            OrderLayout::Pairs(_) => {
+                self.mergeable_token_of(text).expect("the builder checked that merges make tokens")
+            }
+            OrderLayout::Id | OrderLayout::Scores { .. } => unreachable!("not a byte-pair order"),
+        }
+    }
+
     /// SentencePiece: the order key of merging two neighbours into `text`: higher score first.
     #[inline]
     pub(crate) fn piece_key(&self, text: &[u8]) -> u32 {

@@ -5,14 +5,11 @@
 
 mod common;
 
-use common::{PlainSource, fixture, model_file, read_gguf};
+use common::{PlainSource, fixture, identifiers, model_file, read_gguf, small_vocabulary};
 use dctms_text::{EncodeOptions, Ends, Scratch, SpecialText, Tokenizer};
 use serde_json::Value;
 
 const PARSE: EncodeOptions = EncodeOptions { special_text: SpecialText::Parse, ends: Ends::None };
-
-/// The expected identifiers of each text.
-type Cases = Vec<Vec<u32>>;
 
 #[test]
 fn small_byte_pair_vocabulary_under_all_splitters() {
@@ -90,36 +87,4 @@ fn compare(source: &PlainSource, expected: &[Vec<u32>], name: &str) {
 fn texts() -> Vec<String> {
     let texts: Value = serde_json::from_str(&fixture("texts.json")).expect("JSON");
     texts.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_string()).collect()
-}
-
-fn small_vocabulary(file: &str) -> (PlainSource, Vec<(String, Cases)>) {
-    let parsed: Value = serde_json::from_str(&fixture(file)).expect("JSON");
-    let list = |key: &str| parsed[key].as_array().expect("a list").clone();
-    let (types, scores) = (list("types"), list("scores"));
-    let tokens = list("tokens").into_iter().enumerate().map(|(id, text)| {
-        let score = scores.get(id).map_or(0.0, |score| score.as_f64().unwrap() as f32);
-        (text.as_str().unwrap().into(), types[id].as_i64().unwrap() as i32, score)
-    });
-    let merges = list("merges")
-        .iter()
-        .map(|merge| {
-            format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap()).into_bytes()
-        })
-        .collect();
-    let source = PlainSource {
-        model: parsed["model"].as_str().unwrap().into(),
-        tokens: tokens.collect(),
-        merges,
-        roles: vec![("tokenizer.ggml.unknown_token_id", 0)],
-        ..PlainSource::default()
-    };
-    let cases = parsed["cases"].as_object().unwrap().iter();
-    (source, cases.map(|(name, ids)| (name.clone(), identifiers(ids))).collect())
-}
-
-fn identifiers(value: &Value) -> Cases {
-    let list = |ids: &Value| {
-        ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-    };
-    value.as_array().unwrap().iter().map(list).collect()
 }

@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::PlainSource;
+use common::{PlainSource, fixture};
 use dctms_text::{
-    ChatTemplate, Content, Conversation, GenerationPrompt, Message, TemplateError, TemplateOrigin,
-    Tokenizer,
+    ChatTemplate, Content, Conversation, GenerationPrompt, Message, Part, TemplateError,
+    TemplateOrigin, TemplateValue, Tokenizer, ordered_map,
 };
+use serde_json::Value;
 
 const SMOLLM2: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != \
     'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by \
@@ -22,6 +23,101 @@ fn smollm2() {
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging \
          Face<|im_end|>\n<|im_start|>user\nHi <there> & you<|im_end|>\n<|im_start|>assistant\n"
     );
+}
+
+/// `scripts/template_fixtures.py` writes what Jinja2 makes of each template and conversation.
+#[test]
+fn templates_render_as_in_python() {
+    let parsed: Value = serde_json::from_str(&fixture("templates.json")).expect("JSON");
+    let conversations = parsed["conversations"].as_array().unwrap();
+    let mut failures = 0;
+    for case in parsed["cases"].as_array().unwrap() {
+        let name = case["template"].as_str().unwrap();
+        let template = match std::env::var_os("DCTMS_TEMPLATES") {
+            Some(folder) => std::fs::read_to_string(std::path::Path::new(&folder).join(name)),
+            None => Ok(fixture(&format!("templates/{name}"))),
+        };
+        let template = template.expect("the template");
+        for (conversation, expected) in
+            conversations.iter().zip(case["results"].as_array().unwrap())
+        {
+            let got = render_json(&template, conversation);
+            let is_equal = match (&got, expected["text"].as_str()) {
+                (Ok(got), Some(text)) => got == text,
+                (Err(_), None) => true,
+                (Ok(_), None) | (Err(_), Some(_)) => false,
+            };
+            if !is_equal {
+                println!("{name} {conversation}\n  got  {got:?}\n  want {expected}");
+                failures += 1;
+            }
+        }
+    }
+    assert_eq!(failures, 0, "renderings that differ");
+}
+
+fn render_json(template: &str, conversation: &Value) -> Result<String, TemplateError> {
+    let mut source = source(&["<bos>", "<eos>"]);
+    source.roles = vec![("tokenizer.ggml.bos_token_id", 1), ("tokenizer.ggml.eos_token_id", 2)];
+    let (layout, table) = source.tables();
+    let messages: Vec<Message<'_>> =
+        conversation["messages"].as_array().unwrap().iter().map(message).collect();
+    let generation_prompt = match conversation["add_generation_prompt"].as_bool() {
+        Some(false) => GenerationPrompt::None,
+        Some(true) | None => GenerationPrompt::Added,
+    };
+    let is_variable = |key: &str| key != "messages" && key != "add_generation_prompt";
+    let variables = conversation.as_object().unwrap().iter();
+    ChatTemplate::new(Some(template), &Tokenizer::new(&layout, &table))?.render(&Conversation {
+        messages: &messages,
+        generation_prompt,
+        variables: variables
+            .filter(|(key, _)| is_variable(key))
+            .map(|(key, value)| (key.clone(), template_value(value)))
+            .collect(),
+    })
+}
+
+fn message(message: &Value) -> Message<'_> {
+    let content = match &message["content"] {
+        Value::Array(parts) => Content::Parts(
+            parts
+                .iter()
+                .map(|part| match part["text"].as_str() {
+                    Some(text) => Part::Text(text),
+                    None => Part::Image,
+                })
+                .collect(),
+        ),
+        text => Content::Text(text.as_str().unwrap()),
+    };
+    let fields = message.as_object().unwrap().iter();
+    Message {
+        role: message["role"].as_str().unwrap(),
+        content,
+        fields: fields
+            .filter(|(key, _)| *key != "role" && *key != "content")
+            .map(|(key, value)| (key.clone(), template_value(value)))
+            .collect(),
+    }
+}
+
+fn template_value(value: &Value) -> TemplateValue {
+    match value {
+        Value::Null => TemplateValue::from(()),
+        Value::Bool(value) => TemplateValue::from(*value),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => TemplateValue::from(number),
+            None => TemplateValue::from(number.as_f64().unwrap()),
+        },
+        Value::String(text) => TemplateValue::from(text.as_str()),
+        Value::Array(items) => {
+            TemplateValue::from(items.iter().map(template_value).collect::<Vec<_>>())
+        }
+        Value::Object(entries) => ordered_map(
+            entries.iter().map(|(key, value)| (key.clone(), template_value(value))).collect(),
+        ),
+    }
 }
 
 #[test]
@@ -75,10 +171,8 @@ fn render(
     messages: &[(&str, &str)],
 ) -> Result<String, TemplateError> {
     let (layout, table) = source(specials).tables();
-    let messages: Vec<Message<'_>> = messages
-        .iter()
-        .map(|(role, content)| Message { role, content: Content::Text(content) })
-        .collect();
+    let messages: Vec<Message<'_>> =
+        messages.iter().map(|(role, content)| Message::text(role, content)).collect();
     ChatTemplate::new(template, &Tokenizer::new(&layout, &table))?.render(&Conversation {
         messages: &messages,
         generation_prompt: GenerationPrompt::Added,

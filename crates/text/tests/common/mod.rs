@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use dctms_text::{Facts, Flag, Role, TableLayout, TokenEntry, VocabularySource, build};
+use serde_json::Value as Json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -169,6 +170,42 @@ pub fn fixture(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
+
+/// A vocabulary of the fixtures, and the expected identifiers of each text in each of its modes.
+pub fn small_vocabulary(file: &str) -> (PlainSource, Vec<(String, Cases)>) {
+    let parsed: Json = serde_json::from_str(&fixture(file)).expect("JSON");
+    let list = |key: &str| parsed[key].as_array().expect("a list").clone();
+    let (types, scores) = (list("types"), list("scores"));
+    let tokens = list("tokens").into_iter().enumerate().map(|(id, text)| {
+        let score = scores.get(id).map_or(0.0, |score| score.as_f64().unwrap() as f32);
+        (text.as_str().unwrap().into(), types[id].as_i64().unwrap() as i32, score)
+    });
+    let merges = list("merges")
+        .iter()
+        .map(|merge| {
+            format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap()).into_bytes()
+        })
+        .collect();
+    let source = PlainSource {
+        model: parsed["model"].as_str().unwrap().into(),
+        tokens: tokens.collect(),
+        merges,
+        roles: vec![("tokenizer.ggml.unknown_token_id", 0)],
+        ..PlainSource::default()
+    };
+    let cases = parsed["cases"].as_object().unwrap().iter();
+    (source, cases.map(|(name, ids)| (name.clone(), identifiers(ids))).collect())
+}
+
+/// The identifiers of each text.
+pub fn identifiers(value: &Json) -> Cases {
+    let list =
+        |ids: &Json| ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    value.as_array().unwrap().iter().map(list).collect()
+}
+
+/// The expected identifiers of each text.
+pub type Cases = Vec<Vec<u32>>;
 
 /// SplitMix64.
 pub struct Random(pub u64);
