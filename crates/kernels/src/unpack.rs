@@ -24,8 +24,7 @@ pub(crate) struct Block {
     pub minima: [Rows<i32>; 2],
 }
 
-/// Unpacks block `index` of `tile`. Inlined, so that a constant layout folds its branches away.
-#[inline(always)]
+/// Unpacks block `index` of `tile`.
 pub(crate) fn block(layout: &QuantLayout, tile: &[u8], index: usize) -> Block {
     let (header, planes, scales) = parts(layout, tile, index);
     let minimum = match has_minimum(layout.scales) {
@@ -37,9 +36,12 @@ pub(crate) fn block(layout: &QuantLayout, tile: &[u8], index: usize) -> Block {
     let scales = halves.map(|rows: Rows<(i32, i32)>| rows.map(|(scale, _)| scale));
     let minima = halves.map(|rows| rows.map(|(_, minimum)| minimum));
     let (low, high) = plane_vectors(layout, planes);
-    let integers = std::array::from_fn(|group| {
-        std::array::from_fn(|at| integer(layout, low, high, group, at))
-    });
+    let mut integers = [[0u8; VECTOR_BYTES]; BLOCK_GROUPS];
+    for (group, vector) in integers.iter_mut().enumerate() {
+        for (at, byte) in vector.iter_mut().enumerate() {
+            *byte = integer(layout, low, high, group, at);
+        }
+    }
     Block { integers, d: f16_rows(header), minimum, scales, minima }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::limits::{BLOCK_GROUPS, GROUP_COLS, TILE_ROWS, TOKEN_GROUP};
 use crate::matmul::Epilogue;
-use crate::matmul::kinds::{Kind, for_kind};
 use crate::packed::{PackedTiles, QuantLayout, ScaleScheme};
 use crate::quantise::ActBlock;
 use crate::unpack::{self, Block, Rows};
@@ -15,17 +14,7 @@ pub(super) fn matmul(
     epilogue: Epilogue,
     y: &mut [f32],
 ) {
-    for_kind!(weights.kind(), run(weights, activations, tokens, epilogue, y));
-}
-
-fn run<K: Kind>(
-    weights: PackedTiles<'_>,
-    activations: &[ActBlock],
-    tokens: usize,
-    epilogue: Epilogue,
-    y: &mut [f32],
-) {
-    let layout = K::LAYOUT;
+    let layout = weights.kind().quant_layout().expect("a quantised kind");
     for (index, y) in y.chunks_exact_mut(tokens * TILE_ROWS).enumerate() {
         let tile = weights.tile(index);
         for (group, y) in y.chunks_mut(TOKEN_GROUP * TILE_ROWS).enumerate() {
@@ -44,7 +33,6 @@ fn run<K: Kind>(
 }
 
 /// Takes the accumulators of one token over one block.
-#[inline(always)]
 fn advance(layout: &QuantLayout, block: &Block, x: &ActBlock, acc: &mut Rows<f32>) {
     let dots = half_dots(layout, block, x);
     let s = x.s.map(i32::from);
@@ -64,7 +52,6 @@ fn advance(layout: &QuantLayout, block: &Block, x: &ActBlock, acc: &mut Rows<f32
 }
 
 /// Integer dot products of the two 16-halves, zero point subtracted.
-#[inline(always)]
 fn half_dots(layout: &QuantLayout, block: &Block, x: &ActBlock) -> [Rows<i32>; 2] {
     let mut dots = x.s.map(|s| [-layout.zero * i32::from(s); TILE_ROWS]);
     for group in 0..BLOCK_GROUPS {
