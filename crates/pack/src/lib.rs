@@ -13,11 +13,19 @@ mod bound;
 mod colour;
 pub mod csv;
 pub mod limits;
+#[doc(hidden)]
+#[allow(missing_docs)]
+mod exact;
+#[doc(hidden)]
+#[allow(missing_docs)]
+pub mod lab;
+mod sections;
+mod skyline;
 mod place;
 mod portfolio;
 mod problem;
-#[cfg(test)]
-mod random;
+#[doc(hidden)]
+pub mod random;
 mod relation;
 mod validate;
 

@@ -7,7 +7,7 @@ use crate::relation::Relation;
 
 /// Keys by which buffers are placed, largest first unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Key {
+pub(crate) enum Key {
     /// Bytes.
     Size,
     /// Bytes times duration.
@@ -26,7 +26,7 @@ enum Key {
     Birth,
 }
 
-const KEYS: [Key; 8] = [
+pub(crate) const KEYS: [Key; 8] = [
     Key::Size,
     Key::Area,
     Key::ConflictBytes,
@@ -77,7 +77,7 @@ pub(crate) fn portfolio(
 }
 
 /// What the keys are computed from.
-struct Measures<'a> {
+pub(crate) struct Measures<'a> {
     conflict_bytes: Vec<u64>,
     durations: Vec<u64>,
     births: Vec<u64>,
@@ -85,7 +85,7 @@ struct Measures<'a> {
 }
 
 impl<'a> Measures<'a> {
-    fn new(problem: &Problem, relation: &Relation, breadth: &'a [u64]) -> Self {
+    pub fn new(problem: &Problem, relation: &Relation, breadth: &'a [u64]) -> Self {
         let count = relation.count();
         let (durations, births) = match &problem.conflicts {
             Conflicts::Intervals(intervals) => {
@@ -104,7 +104,7 @@ impl<'a> Measures<'a> {
     }
 
     /// The buffers by `key`; ties by longer duration, then more bytes, then index.
-    fn order(&self, relation: &Relation, key: Key) -> Vec<usize> {
+    pub fn order(&self, relation: &Relation, key: Key) -> Vec<usize> {
         let size = |b: usize| u128::from(relation.sizes[b]);
         let rank = |b: usize| match key {
             Key::Size => size(b),

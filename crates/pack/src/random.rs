@@ -3,7 +3,8 @@
 
 /// SplitMix64 (Steele, Lea, Flood 2014): a counter passed through a mixing function.
 #[derive(Clone, Debug)]
-pub(crate) struct SplitMix64 {
+#[allow(missing_docs)]
+pub struct SplitMix64 {
     state: u64,
 }
 
