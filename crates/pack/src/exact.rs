@@ -1,130 +1,167 @@
-//! Complete search for intervals (see docs).
+//! Complete search for a packing of intervals within a capacity, bottom up.
+//!
+//! A *valley* is a run of sections of equal floor whose neighbours are higher. In a valley every
+//! buffer whose lowest offset is the floor lies wholly inside it. So, for one section of one
+//! valley, either one of these *candidates* stands on the floor in this section, or none does;
+//! then each of them must rest on a buffer that is not placed yet, and its lowest offset rises to
+//! the least end of one. These alternatives are complete. The section is chosen where they are
+//! fewest, so that forced moves come first.
+//!
+//! What prunes: the conclusions of `skyline.rs`; equal buffers are tried once; over an even floor
+//! a buffer that spans the whole piece goes to the bottom without an alternative; parts of time
+//! that no unplaced buffer connects are solved one after the other, and when one has no solution
+//! the others are not tried again; states that failed are remembered by a 128-bit hash.
+//!
+//! A search within a step limit is one *dive* of a series that differ in how candidates are
+//! ranked; memory of failed states carries over. The stack is explicit: depth is data.
 
-use crate::place::align_up;
+use std::cmp::Reverse;
+
 use crate::sections::Sections;
 use crate::skyline::Skyline;
 
+/// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
+    /// A packing within the capacity; the offsets are in the skyline's `lower`.
     Found,
+    /// There is none.
     Failed,
-    Out,
+    /// The step limit came first.
+    Undecided,
 }
 
+/// Which valley's section is decided next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Fewest alternatives, then least slack.
+    Fewest,
+    /// Fewest alternatives for the number of failures seen there.
+    FewestPerFailure,
+    /// Forced ones, then most failures seen.
+    MostFailures,
+}
+
+/// One decision: the alternatives at one section of one piece.
 struct Frame {
+    /// The piece: sections `from..to`.
     from: u32,
     to: u32,
+    /// Frame whose alternative made this piece, or `ROOT`.
     parent: u32,
+    /// The section at which alternatives are tried.
     section: u32,
+    /// Trail, pending pieces and candidate pool at the decision.
     mark: usize,
     pending: usize,
-    candidates: usize,
     next: usize,
-    candidates_end: usize,
+    pool_end: usize,
+    /// Hash of the piece's state.
     key: u128,
-    forced: bool,
-    stage: u8,
+    /// What follows the candidates.
+    rest: Rest,
 }
 
-pub struct Search<'a> {
+/// The alternative after all candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// No candidate stands on the floor.
+    Leave,
+    /// Nothing: tried already, or one candidate is enough.
+    Nothing,
+}
+
+const ROOT: u32 = u32::MAX;
+
+/// The search and what it remembers between dives.
+pub(crate) struct Search<'a> {
+    /// The partial packing.
     pub sky: Skyline<'a>,
+    /// Candidates of higher rank are tried first.
+    pub ranks: Vec<u64>,
+    /// Which section is decided next.
+    pub choice: Choice,
     frames: Vec<Frame>,
     pending: Vec<(u32, u32, u32)>,
     pool: Vec<u32>,
-    memo: Vec<u128>,
-    pub nodes: u64,
-    pub node_limit: u64,
-    pub hits: u64,
-    pub rank: Vec<u64>,
-    pub sel: u32,
-    pub best_depth: usize,
+    failed: Vec<u128>,
+    /// May buffers across a flat piece be moved to the bottom? Shifting what lies below them
+    /// must keep alignments and pins.
+    shiftable: bool,
 }
 
-const MEMO: usize = 1 << 20;
-const ROOT: u32 = u32::MAX;
-
 impl<'a> Search<'a> {
-    pub fn new(sections: &'a Sections, capacity: u64) -> Self {
+    /// A search that remembers up to `memory` failed states, a power of two.
+    pub fn new(sections: &'a Sections, memory: usize) -> Self {
+        let alignment = sections.alignments.first().copied().unwrap_or(1);
+        let even = sections.alignments.iter().all(|&a| a == alignment);
         Self {
-            sky: Skyline::new(sections, capacity),
-            frames: vec![],
-            pending: vec![],
-            pool: vec![],
-            memo: vec![0; MEMO],
-            nodes: 0,
-            node_limit: u64::MAX,
-            hits: 0,
-            rank: vec![0; sections.sizes.len()],
-            sel: 0,
-            best_depth: 0,
+            sky: Skyline::new(sections, 0),
+            ranks: vec![0; sections.sizes.len()],
+            choice: Choice::Fewest,
+            frames: Vec::new(),
+            pending: Vec::new(),
+            pool: Vec::new(),
+            failed: vec![0; memory],
+            shiftable: even && sections.pins.iter().all(|&p| p == u64::MAX),
         }
     }
 
-    pub fn run(&mut self) -> Outcome {
+    /// Searches for a packing within `capacity` until the skyline has done `steps_max` steps.
+    pub fn dive(&mut self, capacity: u64, steps_max: u64) -> Outcome {
+        self.sky.undo(0);
+        self.sky.capacity = capacity;
         self.frames.clear();
         self.pending.clear();
         self.pool.clear();
         if !self.sky.begin() {
-            self.sky.undo(0);
             return Outcome::Failed;
         }
-        let count = self.sky.sections.count();
-        self.split(0, count as u32, ROOT);
-        let mut failed = false;
-        loop {
-            if !failed {
-                let Some((from, to, parent)) = self.pending.pop() else {
-                    return Outcome::Found;
-                };
-                self.nodes += 1;
-                if self.nodes > self.node_limit {
-                    self.sky.undo(0);
-                    return Outcome::Out;
-                }
-                if !self.open(from, to, parent) {
-                    // memo hit: parent fails
-                    if parent == ROOT {
-                        self.sky.undo(0);
-                        return Outcome::Failed;
-                    }
-                    self.cut(parent);
-                }
+        self.split(0, self.sky.sections.count() as u32, ROOT);
+        while let Some((from, to, parent)) = self.pending.pop() {
+            if self.sky.steps > steps_max {
+                return Outcome::Undecided;
             }
-            // advance top frame
-            failed = !self.advance();
-            if failed {
-                let frame = self.frames.last().unwrap();
-                let parent = frame.parent;
-                let key = frame.key;
-                self.memo[(key >> 70) as usize % MEMO] = key;
-                if parent == ROOT {
-                    self.sky.undo(0);
+            let opened = self.open(from, to, parent);
+            if !opened && !self.retreat(parent) {
+                return Outcome::Failed;
+            }
+            while !self.advance() {
+                let frame = self.frames.last().expect("a frame that cannot advance");
+                let (key, parent) = (frame.key, frame.parent);
+                let slot = self.slot(key);
+                self.failed[slot] = key;
+                if !self.retreat(parent) {
                     return Outcome::Failed;
                 }
-                self.cut(parent);
             }
         }
+        Outcome::Found
     }
 
-    fn cut(&mut self, parent: u32) {
+    /// Returns to the decision that made a piece without a solution. False if none did.
+    fn retreat(&mut self, parent: u32) -> bool {
+        if parent == ROOT {
+            return false;
+        }
         self.frames.truncate(parent as usize + 1);
-        let f = self.frames.last().unwrap();
-        self.pending.truncate(f.pending);
-        self.pool.truncate(f.candidates_end);
-        let m = f.mark;
-        self.sky.undo(m);
+        let frame = &self.frames[parent as usize];
+        self.pending.truncate(frame.pending);
+        self.pool.truncate(frame.pool_end);
+        self.sky.undo(frame.mark);
+        true
     }
 
+    /// Appends the pieces of `from..to` that unplaced buffers still connect.
     fn split(&mut self, from: u32, to: u32, parent: u32) {
-        let sky = &self.sky;
         let mut start = from;
         for s in from..to {
-            if sky.left[s as usize] == 0 {
+            if self.sky.left[s as usize] == 0 {
                 if start < s {
                     self.pending.push((start, s, parent));
                 }
                 start = s + 1;
-            } else if s > start && sky.across[s as usize] == 0 {
+            } else if s > start && self.sky.across[s as usize] == 0 {
                 self.pending.push((start, s, parent));
                 start = s;
             }
@@ -134,177 +171,145 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Makes a decision for a piece. False if its state is known to have no solution.
     fn open(&mut self, from: u32, to: u32, parent: u32) -> bool {
-        let sky = &self.sky;
-        let (f, t) = (from as usize, to as usize);
-        let mut key = 1_u128;
-        let mut best = (u64::MAX, u64::MAX, u64::MAX);
-        let mut best_s = usize::MAX;
-        let mut flat = false;
-        let mut a = f;
-        while a < t {
-            let floor = sky.floor[a];
-            let mut z = a;
-            while z < t && sky.floor[z] == floor {
-                key = key.wrapping_add(sky.hash[z]);
-                z += 1;
-            }
-            let valley =
-                (a == f || sky.floor[a - 1] > floor) && (z == t || sky.floor[z] > floor);
-            if valley {
-                flat = a == f && z == t;
-                for s in a..z {
-                    let count = u64::from(sky.choices[s]);
-                    let slack = sky.slack(s);
-                    let key = match self.sel {
-                        0 => (count + u64::from(slack > 0), slack, floor),
-                        1 => (floor, count, slack),
-                        2 => (slack, count, floor),
-                        3 => {
-                            let c = count + u64::from(slack > 0);
-                            let w = if c == 1 { 0 } else { (c << 32) / (sky.failures[s] + 10) };
-                            (w, slack, floor)
-                        }
-                        4 => {
-                            let c = count + u64::from(slack > 0);
-                            let w = if c == 1 { 0 } else { (u64::MAX >> 1) - sky.failures[s] };
-                            (w, slack, floor)
-                        }
-                        _ => (count, slack, floor),
-                    };
-                    if key < best {
-                        best = key;
-                        best_s = s;
-                    }
-                }
-            }
-            a = z;
-        }
-        if self.memo[(key >> 70) as usize % MEMO] == key {
-            self.hits += 1;
+        let survey = self.survey(from as usize, to as usize);
+        if self.failed[self.slot(survey.key)] == survey.key {
             return false;
         }
-        let s = best_s;
-        let floor = sky.floor[s];
         let start = self.pool.len();
-        let mut forced = false;
-        if flat {
-            // a buffer across the whole flat piece goes at the bottom, without alternative
-            let whole = sky.unplaced(s).iter().copied().filter(|&b| {
-                let b = b as usize;
-                sky.sections.first[b] == from
-                    && sky.sections.end[b] == to
-                    && sky.lower[b] == floor
-                    && sky.sections.pins[b] == u64::MAX
-            });
-            if let Some(b) = whole.min() {
-                self.pool.push(b);
-                forced = true;
-            }
-        }
-        if !forced {
-            let at = sky.unplaced(s).iter().copied().filter(|&b| sky.lower[b as usize] == floor);
-            self.pool.extend(at);
-            let rank = &self.rank;
-            let c = &sky.sections;
-            self.pool[start..].sort_unstable_by_key(|&b| {
-                let b = b as usize;
-                (std::cmp::Reverse(rank[b]), c.sizes[b], c.first[b], c.end[b], b)
-            });
-            // identical
-            let same = |a: &mut u32, b: &mut u32| {
-                let (a, b) = (*a as usize, *b as usize);
-                c.sizes[a] == c.sizes[b]
-                    && c.first[a] == c.first[b]
-                    && c.end[a] == c.end[b]
-                    && c.alignments[a] == c.alignments[b]
-                    && c.pins[a] == u64::MAX
-                    && c.pins[b] == u64::MAX
-            };
-            let mut tail: Vec<u32> = self.pool.drain(start..).collect();
-            tail.dedup_by(same);
-            self.pool.extend(tail);
+        let bottom = if survey.flat && self.shiftable { self.across(from, to) } else { None };
+        match bottom {
+            Some(b) => self.pool.push(b),
+            None => self.candidates(survey.section),
         }
         self.frames.push(Frame {
             from,
             to,
             parent,
-            section: s as u32,
-            mark: sky.mark(),
+            section: survey.section as u32,
+            mark: self.sky.mark(),
             pending: self.pending.len(),
-            candidates: start,
             next: start,
-            candidates_end: self.pool.len(),
-            key,
-            forced,
-            stage: 0,
+            pool_end: self.pool.len(),
+            key: survey.key,
+            rest: if bottom.is_some() { Rest::Nothing } else { Rest::Leave },
         });
         true
     }
 
-    /// Next alternative of the top frame
+    fn slot(&self, key: u128) -> usize {
+        (key >> 64) as usize & (self.failed.len() - 1)
+    }
+
+    /// Looks at every section of a piece once: hash, valleys, and the best section to decide.
+    fn survey(&mut self, from: usize, to: usize) -> Survey {
+        let sky = &mut self.sky;
+        sky.steps += (to - from) as u64 / 4 + 1;
+        let mut survey = Survey { key: sky.capacity_hash(), section: from, flat: false };
+        let mut best = (u64::MAX, u64::MAX, u64::MAX);
+        let mut start = from;
+        while start < to {
+            let floor = sky.floor[start];
+            let mut end = start;
+            while end < to && sky.floor[end] == floor {
+                survey.key = survey.key.wrapping_add(sky.hash[end]);
+                end += 1;
+            }
+            let walled_below = start == from || sky.floor[start - 1] > floor;
+            let walled_above = end == to || sky.floor[end] > floor;
+            if walled_below && walled_above {
+                survey.flat = start == from && end == to;
+                for s in start..end {
+                    let weight = weigh(sky, s, self.choice);
+                    if weight < best {
+                        (best, survey.section) = (weight, s);
+                    }
+                }
+            }
+            start = end;
+        }
+        survey
+    }
+
+    /// An unplaced buffer that spans exactly the flat piece `from..to` and can stand on its floor.
+    fn across(&self, from: u32, to: u32) -> Option<u32> {
+        let sections = self.sky.sections;
+        let spans = |b: usize| sections.first[b] == from && sections.end[b] == to;
+        let floor = self.sky.floor[from as usize];
+        let fits = |b: &u32| spans(*b as usize) && self.sky.lower[*b as usize] == floor;
+        self.sky.unplaced(from as usize).iter().copied().filter(fits).min()
+    }
+
+    /// Appends the candidates of a section by rank, one of each kind of equal buffers.
+    fn candidates(&mut self, s: usize) {
+        let start = self.pool.len();
+        let (sky, ranks) = (&self.sky, &self.ranks);
+        let floor = sky.floor[s];
+        let at_floor = |b: &u32| sky.lower[*b as usize] == floor;
+        self.pool.extend(sky.unplaced(s).iter().copied().filter(at_floor));
+        let kind = |b: u32| {
+            let (b, all) = (b as usize, sky.sections);
+            (all.first[b], all.end[b], all.sizes[b], all.alignments[b], all.pins[b])
+        };
+        self.pool[start..].sort_unstable_by_key(|&b| (Reverse(ranks[b as usize]), kind(b), b));
+        let mut kept = start;
+        for k in start..self.pool.len() {
+            let seen = self.pool[start..kept].iter().any(|&b| kind(b) == kind(self.pool[k]));
+            if !seen {
+                self.pool[kept] = self.pool[k];
+                kept += 1;
+            }
+        }
+        self.pool.truncate(kept);
+    }
+
+    /// Takes the next alternative of the newest decision. False if all are spent.
     fn advance(&mut self) -> bool {
         let me = self.frames.len() as u32 - 1;
         loop {
-            let f = &mut self.frames[me as usize];
-            let (from, to) = (f.from, f.to);
-            if f.next < f.candidates_end {
-                let b = self.pool[f.next];
-                f.next += 1;
-                let mark = f.mark;
-                if self.sky.place(b as usize) {
-                    self.split(from, to, me);
-                    return true;
+            let frame = &mut self.frames[me as usize];
+            let (from, to, mark) = (frame.from, frame.to, frame.mark);
+            let consistent = if frame.next < frame.pool_end {
+                frame.next += 1;
+                let b = self.pool[frame.next - 1];
+                self.sky.place(b as usize)
+            } else {
+                if frame.rest == Rest::Nothing {
+                    return false;
                 }
-                self.sky.undo(mark);
-                continue;
-            }
-            if f.forced || f.stage > 0 {
-                return false;
-            }
-            f.stage = 1;
-            let s = f.section as usize;
-            if self.sky.slack(s) == 0 {
-                return false;
-            }
-            let (mark, c, e) = (f.mark, f.candidates, f.candidates_end);
-            if self.none(s, c, e) {
+                frame.rest = Rest::Nothing;
+                let section = frame.section as usize;
+                self.sky.leave(section)
+            };
+            if consistent {
                 self.split(from, to, me);
                 return true;
             }
             self.sky.undo(mark);
         }
     }
+}
 
-    fn none(&mut self, s: usize, _c: usize, _e: usize) -> bool {
-        let floor = self.sky.floor[s];
-        let latest = floor + self.sky.slack(s);
-        let cands: Vec<u32> =
-            self.sky.unplaced(s).iter().copied().filter(|&b| self.sky.lower[b as usize] == floor).collect();
-        let mut raises = vec![];
-        let mut possible = cands.len() < self.sky.left[s] as usize;
-        for &b in &cands {
-            let bb = b as usize;
-            let mut next = u64::MAX;
-            for t in self.sky.sections.span(bb) {
-                self.sky.steps += u64::from(self.sky.left[t]);
-                for &c in self.sky.unplaced(t) {
-                    if c != b {
-                        next = next.min(self.sky.lower[c as usize] + self.sky.sections.sizes[c as usize]);
-                    }
-                }
-            }
-            if next == u64::MAX {
-                return false;
-            }
-            if align_up(next, self.sky.sections.alignments[bb]) <= latest {
-                possible = true;
-            }
-            raises.push((bb, next));
+/// What one look at a piece tells.
+struct Survey {
+    key: u128,
+    section: usize,
+    /// Is the whole piece one valley?
+    flat: bool,
+}
+
+/// Sections of least weight are decided first.
+fn weigh(sky: &Skyline, s: usize, choice: Choice) -> (u64, u64, u64) {
+    let slack = sky.slack(s);
+    let alternatives = u64::from(sky.choices[s]) + u64::from(slack > 0);
+    let first = match choice {
+        Choice::Fewest => alternatives,
+        Choice::FewestPerFailure if alternatives > 1 => {
+            (alternatives << 32) / (sky.failures[s] + 10)
         }
-        if !possible {
-            return false;
-        }
-        raises.iter().all(|&(b, v)| self.sky.raise_lower(b, v)) && self.sky.propagate()
-    }
+        Choice::MostFailures if alternatives > 1 => u64::MAX / 2 - sky.failures[s],
+        Choice::FewestPerFailure | Choice::MostFailures => 0,
+    };
+    (first, slack, sky.floor[s])
 }

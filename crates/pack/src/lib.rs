@@ -12,21 +12,17 @@
 mod bound;
 mod colour;
 pub mod csv;
-pub mod limits;
-#[doc(hidden)]
-#[allow(missing_docs)]
 mod exact;
-#[doc(hidden)]
-#[allow(missing_docs)]
-pub mod lab;
-mod sections;
-mod skyline;
+mod improve;
+pub mod limits;
+mod local;
 mod place;
 mod portfolio;
 mod problem;
-#[doc(hidden)]
-pub mod random;
+mod random;
 mod relation;
+mod sections;
+mod skyline;
 mod validate;
 
 pub use colour::colour_intervals;
@@ -54,25 +50,40 @@ pub fn pack(problem: &Problem, budget: &Budget) -> Result<Packing, Error> {
         Goal::Fit => problem.capacity.map_or(lower_bound, |c| c.max(lower_bound)),
     };
     let mut placer = place::Placer::default();
-    let steps_max = limits::PORTFOLIO_STEPS + budget.steps;
-    let placed =
+    let steps_max = limits::PORTFOLIO_STEPS;
+    let mut best =
         portfolio::portfolio(problem, &relation, &breadth, &pinned, enough, steps_max, &mut placer);
-    let status = if placed.arena == bound.bytes {
-        Status::Optimal(Proof::Witness)
-    } else if placed.arena == pinned_end {
-        Status::Optimal(Proof::Pinned)
-    } else {
-        Status::Gap
+    let steps_max = placer.steps + budget.steps;
+    let mut task = improve::Task {
+        problem,
+        relation: &relation,
+        pinned: &pinned,
+        lower_bound,
+        enough,
+        steps_max,
     };
+    let lower_bound = improve::improve(&mut task, &mut best, &mut placer);
     Ok(Packing {
-        offsets: placed.offsets,
-        arena_bytes: placed.arena,
+        status: status(best.arena, lower_bound, bound.bytes, pinned_end),
+        offsets: best.offsets,
+        arena_bytes: best.arena,
         lower_bound,
         witness: bound.witness,
         witness_bytes: bound.bytes,
-        status,
         steps: placer.steps,
     })
+}
+
+fn status(arena: u64, lower_bound: u64, witness_bytes: u64, pinned_end: u64) -> Status {
+    if arena > lower_bound {
+        Status::Gap
+    } else if arena == witness_bytes {
+        Status::Optimal(Proof::Witness)
+    } else if arena == pinned_end {
+        Status::Optimal(Proof::Pinned)
+    } else {
+        Status::Optimal(Proof::Exhausted)
+    }
 }
 
 /// Largest end of a pinned buffer.

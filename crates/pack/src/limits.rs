@@ -28,3 +28,12 @@ pub const STORED_PAIRS_MAX: usize = 1 << 24;
 
 /// Steps after which the portfolio ends, if it has a packing; the budget's steps come on top.
 pub const PORTFOLIO_STEPS: u64 = 200_000_000;
+
+/// Section memberships (buffers times the sections that each spans) of the complete search.
+pub const MEMBERS_MAX: usize = 1 << 22;
+
+/// Failed states that the complete search remembers, 16 bytes each.
+pub const FAILED_STATES_MAX: usize = 1 << 20;
+
+/// Steps of the first turn of local and of complete search.
+pub const SLICE_STEPS_MIN: u64 = 400_000;

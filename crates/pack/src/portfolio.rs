@@ -7,7 +7,7 @@ use crate::relation::Relation;
 
 /// Keys by which buffers are placed, largest first unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
+enum Key {
     /// Bytes.
     Size,
     /// Bytes times duration.
@@ -26,7 +26,7 @@ pub(crate) enum Key {
     Birth,
 }
 
-pub(crate) const KEYS: [Key; 8] = [
+const KEYS: [Key; 8] = [
     Key::Size,
     Key::Area,
     Key::ConflictBytes,
@@ -43,6 +43,10 @@ pub(crate) struct Placed {
     pub offsets: Vec<u64>,
     /// Largest end.
     pub arena: u64,
+    /// Order that led to it.
+    pub order: Vec<usize>,
+    /// Fit that led to it.
+    pub fit: Fit,
 }
 
 /// Tries every key and fit, around what `pinned` places, until the arena is at most `enough`
@@ -69,7 +73,8 @@ pub(crate) fn portfolio(
             };
             pinned.clone_into(&mut offsets);
             if let Some(arena) = placer.place(relation, &order, fit, ceiling, &mut offsets) {
-                best = Some(Placed { offsets: offsets.clone(), arena });
+                let (offsets, order) = (offsets.clone(), order.clone());
+                best = Some(Placed { offsets, arena, order, fit });
             }
         }
     }
@@ -77,7 +82,7 @@ pub(crate) fn portfolio(
 }
 
 /// What the keys are computed from.
-pub(crate) struct Measures<'a> {
+struct Measures<'a> {
     conflict_bytes: Vec<u64>,
     durations: Vec<u64>,
     births: Vec<u64>,

@@ -3,8 +3,7 @@
 
 /// SplitMix64 (Steele, Lea, Flood 2014): a counter passed through a mixing function.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
-pub struct SplitMix64 {
+pub(crate) struct SplitMix64 {
     state: u64,
 }
 

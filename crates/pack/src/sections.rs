@@ -3,6 +3,7 @@
 //! buffers conflict iff their ranges meet. Sets contained in another add nothing and are left
 //! out, so there are at most as many sections as buffers.
 
+use crate::limits;
 use crate::problem::Interval;
 
 /// Sections and the range that each buffer spans.
@@ -38,13 +39,13 @@ impl Sections {
         self.first[b] as usize..self.end[b] as usize
     }
 
-    /// Sections of the given buffers.
+    /// Sections of the given buffers, or `None` beyond [`limits::MEMBERS_MAX`].
     pub fn new(
         sizes: Vec<u64>,
         alignments: Vec<u64>,
         pins: Vec<u64>,
         intervals: &[Interval],
-    ) -> Self {
+    ) -> Option<Self> {
         let n = sizes.len();
         let mut events: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * n);
         for (b, life) in intervals.iter().enumerate() {
@@ -64,6 +65,9 @@ impl Sections {
                 if grown {
                     members.extend_from_slice(&live);
                     starts.push(members.len() as u32);
+                    if members.len() > limits::MEMBERS_MAX {
+                        return None;
+                    }
                 }
                 end[b as usize] = starts.len() as u32 - 1;
                 live.retain(|&other| other != b);
@@ -71,6 +75,6 @@ impl Sections {
             grown = birth;
         }
         let durations = intervals.iter().map(|i| i.upper - i.lower).collect();
-        Self { sizes, alignments, pins, durations, first, end, starts, members }
+        Some(Self { sizes, alignments, pins, durations, first, end, starts, members })
     }
 }

@@ -65,9 +65,7 @@ impl<'a> Skyline<'a> {
         for b in 0..buffers {
             let span = sections.span(b);
             place_starts.push(place_starts[b] + span.len() as u32);
-            for s in span.start + 1..span.end {
-                across[s] += 1;
-            }
+            across[span.start + 1..span.end].iter_mut().for_each(|count| *count += 1);
         }
         let mut places = vec![0; sections.members.len()];
         for s in 0..count {
@@ -255,9 +253,7 @@ impl<'a> Skyline<'a> {
     /// Moves `b` behind the unplaced members of `s`, whose number is already reduced.
     fn swap_out(&mut self, b: usize, s: usize) {
         let base = self.sections.starts[s];
-        let at = |b: usize| {
-            (self.place_starts[b] + s as u32 - self.sections.first[b]) as usize
-        };
+        let at = |b: usize| (self.place_starts[b] + s as u32 - self.sections.first[b]) as usize;
         let last = self.left[s];
         let other = self.members[(base + last) as usize] as usize;
         let (at_b, at_other) = (at(b), at(other));
@@ -265,6 +261,40 @@ impl<'a> Skyline<'a> {
         self.members.swap((base + place) as usize, (base + last) as usize);
         self.places[at_other] = place;
         self.places[at_b] = last;
+    }
+
+    /// Concludes from *no candidate of section `s` stands on its floor*: each must rest on a
+    /// buffer that is not placed yet, at the least end of one. False if that contradicts.
+    pub fn leave(&mut self, s: usize) -> bool {
+        let floor = self.floor[s];
+        if self.slack(s) == 0 {
+            return false;
+        }
+        let mut rests: Vec<(u32, u64)> = Vec::new();
+        for k in 0..self.left[s] as usize {
+            let b = self.unplaced(s)[k];
+            if self.lower[b as usize] != floor {
+                continue;
+            }
+            let mut rest = u64::MAX;
+            for t in self.sections.span(b as usize) {
+                self.steps += u64::from(self.left[t]);
+                for &other in self.unplaced(t).iter().filter(|&&other| other != b) {
+                    let other = other as usize;
+                    rest = rest.min(self.lower[other] + self.sections.sizes[other]);
+                }
+            }
+            if rest > self.capacity {
+                return false;
+            }
+            rests.push((b, rest));
+        }
+        rests.into_iter().all(|(b, rest)| self.raise_lower(b as usize, rest)) && self.propagate()
+    }
+
+    /// Start of every hash of this capacity.
+    pub fn capacity_hash(&self) -> u128 {
+        mix(self.capacity, u64::MAX)
     }
 
     /// Empties the queue. False if some section cannot be completed.

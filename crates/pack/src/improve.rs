@@ -1,0 +1,215 @@
+//! What happens after the portfolio has missed the bound: local search and complete search take
+//! turns with growing step limits until one meets the bound, the complete search proves a higher
+//! one, or the budget is spent. Turns are counted in steps, so the result depends on nothing but
+//! the problem and the budget.
+
+use crate::exact::{Choice, Outcome, Search};
+use crate::limits;
+use crate::local;
+use crate::place::Placer;
+use crate::portfolio::Placed;
+use crate::problem::{Conflicts, Problem};
+use crate::random::SplitMix64;
+use crate::relation::Relation;
+use crate::sections::Sections;
+
+/// What the improvement works on.
+pub(crate) struct Task<'a> {
+    pub problem: &'a Problem,
+    pub relation: &'a Relation,
+    /// Offsets of the pinned buffers.
+    pub pinned: &'a [u64],
+    /// No packing has a smaller arena.
+    pub lower_bound: u64,
+    /// An arena that ends the work.
+    pub enough: u64,
+    /// Total of the placer's steps at which the work ends.
+    pub steps_max: u64,
+}
+
+/// Improves `best` in place and returns the lower bound as far as it was raised.
+pub(crate) fn improve(task: &mut Task, best: &mut Placed, placer: &mut Placer) -> u64 {
+    let sections = sections(task);
+    let mut exact = sections.as_ref().map(|(sections, ids)| Exact::new(task, sections, ids));
+    let mut local = local::Local::new(best);
+    let mut slice = limits::SLICE_STEPS_MIN;
+    let mut idle = 0;
+    while best.arena > task.enough && placer.steps < task.steps_max {
+        let before = (best.arena, task.lower_bound, placer.steps);
+        if exact.is_none() || idle < LOCAL_IDLE_TURNS_MAX {
+            local.turn(task, slice, best, placer);
+        }
+        if best.arena < before.0 {
+            idle = 0;
+            continue;
+        }
+        idle += 1;
+        if let Some(exact) = &mut exact {
+            exact.turn(task, slice, best, placer);
+        }
+        if (best.arena, task.lower_bound) == (before.0, before.1) {
+            slice += slice / 8;
+        }
+        if placer.steps == before.2 {
+            break;
+        }
+    }
+    task.lower_bound
+}
+
+/// Turns without progress after which the local search leaves all work to the complete search.
+const LOCAL_IDLE_TURNS_MAX: u32 = 3;
+
+/// The sections of the buffers that occupy bytes, if the complete search is for this problem.
+fn sections(task: &Task) -> Option<(Sections, Vec<usize>)> {
+    let Conflicts::Intervals(intervals) = &task.problem.conflicts else { return None };
+    let ids: Vec<usize> =
+        (0..task.relation.count()).filter(|&b| task.relation.sizes[b] > 0).collect();
+    let lives: Vec<_> = ids.iter().map(|&b| intervals[b]).collect();
+    let pin = |&b: &usize| task.problem.buffers[b].pinned.unwrap_or(u64::MAX);
+    let sections = Sections::new(
+        ids.iter().map(|&b| task.relation.sizes[b]).collect(),
+        ids.iter().map(|&b| task.relation.alignments[b]).collect(),
+        ids.iter().map(pin).collect(),
+        &lives,
+    )?;
+    Some((sections, ids))
+}
+
+/// The complete search and its place in the series of dives.
+struct Exact<'a> {
+    search: Search<'a>,
+    sections: &'a Sections,
+    ids: &'a [usize],
+    loads: Vec<u64>,
+    /// Every arena is a multiple of this.
+    unit: u64,
+    random: SplitMix64,
+    dive: usize,
+    /// Share of the way from the bound to the best arena at which the next target lies.
+    share: u64,
+}
+
+/// By what candidates are ranked.
+const RANKS: [Rank; 4] = [Rank::Duration, Rank::Size, Rank::Area, Rank::Load];
+/// The whole way from the lower bound to the best arena, of which a target takes a share.
+const SHARE_WHOLE: u64 = 64;
+/// A share beyond which the next is none again.
+const SHARE_MAX: u64 = 60;
+const CHOICES: [Choice; 3] = [Choice::Fewest, Choice::FewestPerFailure, Choice::MostFailures];
+
+/// A dive down to a packing looks at each membership about this often, so it is given as much.
+const MEMBER_LOOKS_PER_DIVE: u64 = 400;
+
+#[derive(Clone, Copy, Debug)]
+enum Rank {
+    Duration,
+    Size,
+    Area,
+    Load,
+}
+
+impl<'a> Exact<'a> {
+    fn new(task: &Task, sections: &'a Sections, ids: &'a [usize]) -> Self {
+        let memory = (task.steps_max / 256).clamp(1 << 10, limits::FAILED_STATES_MAX as u64);
+        let size = |b: &u32| sections.sizes[*b as usize];
+        let load = |s: usize| sections.members(s).iter().map(size).sum::<u64>();
+        let section_loads: Vec<u64> = (0..sections.count()).map(load).collect();
+        let peak = |b: usize| section_loads[sections.span(b)].iter().copied().max();
+        let pins = ids.iter().map(|&b| task.problem.buffers[b].pinned.unwrap_or(0));
+        Self {
+            search: Search::new(sections, (memory as usize).next_power_of_two()),
+            sections,
+            ids,
+            loads: (0..ids.len()).map(|b| peak(b).unwrap_or(0)).collect(),
+            unit: unit(sections.sizes.iter().copied().chain(pins), &sections.alignments),
+            random: SplitMix64::new(1),
+            dive: 0,
+            share: 0,
+        }
+    }
+
+    /// One round of dives, each of at most `slice` steps.
+    fn turn(&mut self, task: &mut Task, slice: u64, best: &mut Placed, placer: &mut Placer) {
+        for dive in 0..2 * RANKS.len() {
+            if best.arena <= task.enough || placer.steps >= task.steps_max {
+                return;
+            }
+            let before = best.arena;
+            let share = if dive < RANKS.len() { self.share } else { 0 };
+            self.aim(task, share, slice, best, placer);
+            if best.arena < before {
+                self.share /= 2;
+                return;
+            }
+        }
+        self.share = if self.share > SHARE_MAX { 0 } else { (self.share + SHARE_WHOLE) / 2 };
+    }
+
+    /// One dive for a packing within a target between the bound and the best arena.
+    fn aim(
+        &mut self,
+        task: &mut Task,
+        share: u64,
+        slice: u64,
+        best: &mut Placed,
+        placer: &mut Placer,
+    ) {
+        let low = task.enough.max(task.lower_bound);
+        let target = low + (best.arena - low) / SHARE_WHOLE * share;
+        let target = target.min(best.arena - 1) / self.unit * self.unit;
+        let rank = RANKS[self.dive % RANKS.len()];
+        self.search.choice = CHOICES[self.dive / RANKS.len() % CHOICES.len()];
+        self.rank(rank);
+        self.dive += 1;
+        let before = self.search.sky.steps;
+        let whole = (self.sections.members.len() as u64) * MEMBER_LOOKS_PER_DIVE;
+        let limit = slice.max(whole).min(task.steps_max - placer.steps);
+        let outcome = self.search.dive(target, before + limit);
+        placer.steps += self.search.sky.steps - before + self.ids.len() as u64;
+        match outcome {
+            Outcome::Found => {
+                let end = |b: usize| self.search.sky.lower[b] + self.sections.sizes[b];
+                best.arena = (0..self.ids.len()).map(end).max().unwrap_or(0);
+                for (k, &b) in self.ids.iter().enumerate() {
+                    best.offsets[b] = self.search.sky.lower[k];
+                }
+            }
+            Outcome::Failed => {
+                task.lower_bound = task.lower_bound.max(target + self.unit);
+                task.enough = task.enough.max(task.lower_bound);
+            }
+            Outcome::Undecided => {}
+        }
+    }
+
+    /// Ranks the candidates; all but the first few dives blur the ranks.
+    fn rank(&mut self, rank: Rank) {
+        let blur = self.dive >= RANKS.len();
+        for b in 0..self.ids.len() {
+            let (size, duration) = (self.sections.sizes[b], self.sections.durations[b]);
+            let key = match rank {
+                Rank::Duration => u128::from(duration),
+                Rank::Size => u128::from(size),
+                Rank::Area => u128::from(size) * u128::from(duration),
+                Rank::Load => u128::from(self.loads[b]),
+            };
+            let factor = if blur { 512 + self.random.below(1024) } else { 1024 };
+            let key = key.saturating_mul(u128::from(factor)) / 64;
+            self.search.ranks[b] = u64::try_from(key).unwrap_or(u64::MAX);
+        }
+    }
+}
+
+/// What divides every offset of a bottom-justified packing: ends are sums of sizes and pins, and
+/// rounding a multiple of the unit up to an alignment gives a multiple of the unit again, as
+/// either the largest alignment divides it or it is itself a smaller power of two.
+fn unit(lengths: impl Iterator<Item = u64>, alignments: &[u64]) -> u64 {
+    let common = lengths.fold(0, gcd).max(1);
+    let largest = alignments.iter().copied().max().unwrap_or(1);
+    if common.is_multiple_of(largest) { common } else { gcd(common, largest) }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
