@@ -39,6 +39,7 @@ pub mod quantise;
 pub mod random;
 pub mod raw;
 pub mod rope;
+pub mod sample;
 pub mod simd;
 #[cfg(test)]
 mod testing;

@@ -7,3 +7,4 @@ pub mod dequantise;
 pub mod float;
 pub mod layout;
 pub mod matmul;
+pub mod sample;

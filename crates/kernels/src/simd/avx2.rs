@@ -221,6 +221,12 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn mask_bits(self, mask: Self::M) -> u16 {
+        // SAFETY: `self` proves the features.
+        let (low, high) = unsafe { (_mm256_movemask_ps(mask.0), _mm256_movemask_ps(mask.1)) };
+        (low | high << 8) as u16
+    }
+    #[inline(always)]
     fn select(self, mask: Self::M, a: Self::F, b: Self::F) -> Self::F {
         // SAFETY: `self` proves the features.
         unsafe { (_mm256_blendv_ps(b.0, a.0, mask.0), _mm256_blendv_ps(b.1, a.1, mask.1)) }

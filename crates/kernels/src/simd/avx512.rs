@@ -151,6 +151,10 @@ impl Simd for Avx512 {
         bits
     }
     #[inline(always)]
+    fn mask_bits(self, mask: Self::M) -> u16 {
+        mask
+    }
+    #[inline(always)]
     fn select(self, mask: Self::M, a: Self::F, b: Self::F) -> Self::F {
         // SAFETY: `self` proves the features.
         unsafe { _mm512_mask_blend_ps(mask, b, a) }

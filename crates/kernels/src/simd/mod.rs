@@ -168,6 +168,8 @@ pub trait Simd: Copy {
     fn less(self, a: Self::F, b: Self::F) -> Self::M;
     /// Lane i is bit i.
     fn mask_from_bits(self, bits: u16) -> Self::M;
+    /// Bit i is lane i.
+    fn mask_bits(self, mask: Self::M) -> u16;
     /// `a` where the mask is true, else `b`.
     fn select(self, mask: Self::M, a: Self::F, b: Self::F) -> Self::F;
 

@@ -140,6 +140,10 @@ impl Simd for Scalar {
         from_fn(|i| bits >> i & 1 == 1)
     }
     #[inline(always)]
+    fn mask_bits(self, mask: Self::M) -> u16 {
+        mask.iter().enumerate().fold(0, |bits, (i, &lane)| bits | u16::from(lane) << i)
+    }
+    #[inline(always)]
     fn select(self, mask: Self::M, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| if mask[i] { a[i] } else { b[i] })
     }

@@ -68,6 +68,7 @@ impl Kernel for Everything<'_> {
         s.store_i8(s.to_int(a), &mut small);
         self.push(&small.map(f32::from));
         let sum = s.reduce_add_int(s.to_int(s.mul(a, s.splat(1e6))));
+        self.push(&[f32::from(s.mask_bits(s.less(a, b)))]);
         self.push(&[f32::from_bits(sum as u32), s.reduce_add(a), s.reduce_max(a)]);
         let unit = core::array::from_fn(|i| 0.5 + (self.a[i].to_bits() as f32) * 2e-10);
         let power = core::array::from_fn(|i| (self.b[i].to_bits() % 401) as f32 - 200.0);
