@@ -10,7 +10,7 @@ use crate::error::TableError;
 use crate::facts::split_merge;
 use crate::layout::{IndexLayout, OrderLayout, TableLayout};
 use crate::limits::{BUCKET_ENTRIES_MAX, OFFSET_BLOCK_TOKENS, TOKEN_LEN_BYTES_MAX};
-use crate::source::{TokenKind, VocabularyKind, VocabularySource};
+use crate::source::{MergeStream, TokenKind, TokenStream, VocabularyKind, VocabularySource};
 use crate::tokenizer::{NO_KEY, Tokenizer, fingerprint};
 
 /// Fills `table` (any content, length [`TableLayout::len_bytes`]) from the measured source.
@@ -35,11 +35,14 @@ pub fn build<S: VocabularySource>(
     write_byte_tokens(layout, table);
     write_specials(layout, table);
     write_inner_pairs(layout, table);
+    let count = layout.facts().token_count;
     match layout.order {
         OrderLayout::Id => Ok(()),
         OrderLayout::Scores { at } => {
-            for (index, entry) in source.tokens().take(layout.facts().token_count).enumerate() {
+            let (mut tokens, mut index) = (source.tokens()?, 0);
+            while let (Some(entry), true) = (tokens.next_token()?, index < count) {
                 bits::write(table, at + 4 * index, 4, u64::from(entry.score.to_bits()));
+                index += 1;
             }
             Ok(())
         }
@@ -54,8 +57,9 @@ fn write_tokens<S: VocabularySource>(
     table: &mut [u8],
 ) -> Result<(), TableError> {
     let facts = layout.facts();
-    let (mut end, mut base, mut count) = (0_usize, 0_usize, 0_usize);
-    for (index, entry) in source.tokens().enumerate() {
+    let (mut end, mut base, mut index) = (0_usize, 0_usize, 0_usize);
+    let mut tokens = source.tokens()?;
+    while let Some(entry) = tokens.next_token()? {
         if index == facts.token_count {
             return Err(TableError::SourceChanged);
         }
@@ -79,9 +83,9 @@ fn write_tokens<S: VocabularySource>(
             return Err(TableError::SourceChanged);
         }
         table[layout.kinds + index / 2] |= (kind as u8) << (index % 2 * 4);
-        count += 1;
+        index += 1;
     }
-    let is_whole = count == facts.token_count && end == facts.text_len_bytes;
+    let is_whole = index == facts.token_count && end == facts.text_len_bytes;
     if is_whole { Ok(()) } else { Err(TableError::SourceChanged) }
 }
 
@@ -162,8 +166,8 @@ fn write_splits<S: VocabularySource>(
     at: usize,
     width: usize,
 ) -> Result<(), TableError> {
-    let mut id_previous = None;
-    for (rank, merge) in source.merges().enumerate() {
+    let (mut merges, mut rank, mut id_previous) = (source.merges()?, 0, None);
+    while let Some(merge) = merges.next_merge()? {
         let merge = resolve(&Tokenizer::new(layout, table), rank, merge)?;
         if Some(merge.result) <= id_previous {
             return Err(TableError::MergeAmbiguous { rank });
@@ -171,6 +175,7 @@ fn write_splits<S: VocabularySource>(
         id_previous = Some(merge.result);
         let at = at + width * merge.result as usize;
         bits::write(table, at, width, merge.left_len_bytes as u64);
+        rank += 1;
     }
     Ok(())
 }
@@ -181,9 +186,9 @@ fn write_pairs<S: VocabularySource>(
     table: &mut [u8],
     index: &IndexLayout,
 ) -> Result<(), TableError> {
-    let mut count = 0;
-    for (rank, merge) in source.merges().enumerate() {
-        let merge = resolve(&Tokenizer::new(layout, table), rank, merge)?;
+    let (mut merges, mut count) = (source.merges()?, 0);
+    while let Some(merge) = merges.next_merge()? {
+        let merge = resolve(&Tokenizer::new(layout, table), count, merge)?;
         count_entry(table, index, bits::hash_pair(merge.left, merge.right));
         count += 1;
     }
@@ -192,7 +197,9 @@ fn write_pairs<S: VocabularySource>(
     }
     finish_counts(table, index, "merges")?;
     let id_bits = layout.id_bits();
-    for (rank, merge) in source.merges().take(count).enumerate() {
+    let mut merges = source.merges()?;
+    for rank in 0..count {
+        let merge = merges.next_merge()?.ok_or(TableError::SourceChanged)?;
         let merge = resolve(&Tokenizer::new(layout, table), rank, merge)?;
         let value = u64::from(merge.left)
             | u64::from(merge.right) << id_bits

@@ -26,8 +26,6 @@ pub enum TableError {
     TooMany {
         /// `tokens` or `merges`.
         what: &'static str,
-        /// The number found.
-        count: usize,
         /// The largest accepted number.
         count_max: usize,
     },
@@ -102,6 +100,11 @@ pub enum TableError {
     },
     /// The source gave other data when visited again.
     SourceChanged,
+    /// The source could not be read.
+    Read {
+        /// What the reader says.
+        message: String,
+    },
 }
 
 impl fmt::Display for TableError {
@@ -121,8 +124,8 @@ impl fmt::Display for TableError {
                 crate::source::PreTokenizer::names()
             ),
             Self::Empty => write!(f, "tokenizer.ggml.tokens is empty"),
-            Self::TooMany { what, count, count_max } => {
-                write!(f, "tokenizer.ggml.{what} has {count} entries, at most {count_max} fit")
+            Self::TooMany { what, count_max } => {
+                write!(f, "tokenizer.ggml.{what} has more than {count_max} entries")
             }
             Self::TokenTooLong { id, len_bytes, len_bytes_max } => write!(
                 f,
@@ -164,6 +167,7 @@ impl fmt::Display for TableError {
             Self::SourceChanged => {
                 write!(f, "the vocabulary changed between measuring and building")
             }
+            Self::Read { message } => write!(f, "the vocabulary cannot be read: {message}"),
         }
     }
 }

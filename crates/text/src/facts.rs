@@ -16,7 +16,7 @@ use crate::alphabet::{is_byte_alphabet, plain_bytes};
 use crate::error::TableError;
 use crate::limits::{END_TOKENS_MAX, MERGE_COUNT_MAX, TOKEN_COUNT_MAX, TOKEN_LEN_BYTES_MAX};
 use crate::source::{
-    Flag, PreTokenizer, Role, TokenEntry, TokenKind, VocabularyKind, VocabularySource,
+    Flag, MergeStream, PreTokenizer, Role, TokenKind, TokenStream, VocabularyKind, VocabularySource,
 };
 
 /// How the order of merges is stored.
@@ -132,13 +132,13 @@ impl Facts {
     }
 
     fn measure_tokens<S: VocabularySource>(&mut self, source: &S) -> Result<(), TableError> {
+        let mut tokens = source.tokens()?;
         let mut score_previous = f32::INFINITY;
-        for (index, entry) in source.tokens().enumerate() {
-            if index == TOKEN_COUNT_MAX {
-                let (count, count_max) = (source.tokens().count(), TOKEN_COUNT_MAX);
-                return Err(TableError::TooMany { what: "tokens", count, count_max });
+        while let Some(entry) = tokens.next_token()? {
+            if self.token_count == TOKEN_COUNT_MAX {
+                return Err(TableError::TooMany { what: "tokens", count_max: TOKEN_COUNT_MAX });
             }
-            let id = index as u32;
+            let id = self.token_count as u32;
             let kind = TokenKind::from_type_code(entry.type_code)
                 .ok_or(TableError::TokenTypeUnknown { id, code: entry.type_code })?;
             let mut len_bytes = 0_usize;
@@ -191,23 +191,15 @@ impl Facts {
     /// of tokens, merges are numbered as their results are.
     fn measure_merges<S: VocabularySource>(&mut self, source: &S) -> Result<(), TableError> {
         self.merge_form = MergeForm::SplitById;
-        let mut tokens = source.tokens();
-        for (rank, merge) in source.merges().enumerate() {
+        let (mut tokens, mut merges) = (source.tokens()?, source.merges()?);
+        while let Some(merge) = merges.next_merge()? {
+            let rank = self.merge_count;
             if rank == MERGE_COUNT_MAX {
-                let (count, count_max) = (source.merges().count(), MERGE_COUNT_MAX);
-                return Err(TableError::TooMany { what: "merges", count, count_max });
+                return Err(TableError::TooMany { what: "merges", count_max: MERGE_COUNT_MAX });
             }
             let (left, right) = split_merge(merge).ok_or(TableError::MergeMalformed { rank })?;
-            if self.merge_form == MergeForm::SplitById {
-                let is_result = |entry: TokenEntry<'_>| {
-                    entry.text.strip_prefix(left) == Some(right)
-                        && TokenKind::from_type_code(entry.type_code)
-                            .is_some_and(TokenKind::is_mergeable)
-                        && is_byte_alphabet(entry.text)
-                };
-                if !tokens.any(is_result) {
-                    self.merge_form = MergeForm::PairIndex;
-                }
+            if self.merge_form == MergeForm::SplitById && !advance_to(&mut tokens, left, right)? {
+                self.merge_form = MergeForm::PairIndex;
             }
             self.merge_count += 1;
         }
@@ -224,6 +216,24 @@ impl Facts {
         self.end_token_count += 1;
         Ok(())
     }
+}
+
+/// Steps past the next token whose text is `left` and `right` joined; false when none follows.
+fn advance_to(
+    tokens: &mut impl TokenStream,
+    left: &[u8],
+    right: &[u8],
+) -> Result<bool, TableError> {
+    while let Some(entry) = tokens.next_token()? {
+        let kind = TokenKind::from_type_code(entry.type_code);
+        if entry.text.strip_prefix(left) == Some(right)
+            && kind.is_some_and(TokenKind::is_mergeable)
+            && is_byte_alphabet(entry.text)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The two texts of a merge. The alphabet has no space, so the first space parts them.

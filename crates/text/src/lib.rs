@@ -35,7 +35,8 @@ pub use facts::{Facts, MergeForm, Presence};
 pub use layout::TableLayout;
 pub use scratch::Scratch;
 pub use source::{
-    Flag, PreTokenizer, Role, TokenEntry, TokenKind, VocabularyKind, VocabularySource,
+    Entries, Flag, MergeStream, PreTokenizer, Role, TokenEntry, TokenKind, TokenStream,
+    VocabularyKind, VocabularySource,
 };
 pub use template::{
     ChatTemplate, Content, Conversation, GenerationPrompt, Message, Part, TemplateError,

@@ -146,13 +146,30 @@ impl ChatTemplate {
     /// [`TemplateError`] with the line: the template failed, refused the conversation, or did
     /// too much.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, TemplateError> {
-        let messages: Vec<Value> = conversation.messages.iter().map(message_value).collect();
-        let mut context = conversation.variables.clone();
-        context.push(("messages".into(), Value::from(messages)));
-        let is_added = conversation.generation_prompt == GenerationPrompt::Added;
-        context.push(("add_generation_prompt".into(), Value::from(is_added)));
         let template = self.environment.get_template(NAME).map_err(TemplateError::from)?;
-        template.render(ordered_map(context)).map_err(TemplateError::from)
+        template.render(context(conversation)).map_err(TemplateError::from)
+    }
+
+    /// The text of a conversation, written into `out`; returns its length in bytes. The heap then
+    /// holds the messages' texts and the template's intermediate strings, but not the whole.
+    ///
+    /// # Errors
+    /// Those of [`Self::render`], and [`TemplateError::OutputTooLong`].
+    pub fn render_into(
+        &self,
+        conversation: &Conversation<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, TemplateError> {
+        let template = self.environment.get_template(NAME).map_err(TemplateError::from)?;
+        let len_bytes_max = out.len();
+        let mut rest = out;
+        match template.render_captured_to(context(conversation), &mut rest) {
+            Ok(_) => Ok(len_bytes_max - rest.len()),
+            Err(error) if error.kind() == ErrorKind::WriteFailure => {
+                Err(TemplateError::OutputTooLong { len_bytes_max })
+            }
+            Err(error) => Err(TemplateError::from(error)),
+        }
     }
 
     fn compile(
@@ -200,6 +217,11 @@ pub enum TemplateError {
         /// Its reason.
         message: String,
     },
+    /// The text does not fit where it is to be written.
+    OutputTooLong {
+        /// The bound in bytes.
+        len_bytes_max: usize,
+    },
     /// The template did more work than allowed.
     TooMuchWork {
         /// The bound, in instructions or 64-byte pieces.
@@ -239,6 +261,9 @@ impl fmt::Display for TemplateError {
             Self::Refused { line, message } => {
                 write!(f, "the chat template refuses the conversation (line {line}): {message}")
             }
+            Self::OutputTooLong { len_bytes_max } => {
+                write!(f, "the rendered conversation is longer than {len_bytes_max} bytes")
+            }
             Self::TooMuchWork { work_max } => {
                 write!(f, "the chat template did more than {work_max} units of work")
             }
@@ -270,6 +295,16 @@ fn environment() -> Environment<'static> {
         to_json(value, indent)
     });
     environment
+}
+
+/// The variables of one rendering.
+fn context(conversation: &Conversation<'_>) -> Value {
+    let messages: Vec<Value> = conversation.messages.iter().map(message_value).collect();
+    let is_added = conversation.generation_prompt == GenerationPrompt::Added;
+    let mut entries = conversation.variables.clone();
+    entries.push(("messages".into(), Value::from(messages)));
+    entries.push(("add_generation_prompt".into(), Value::from(is_added)));
+    ordered_map(entries)
 }
 
 fn message_value(message: &Message<'_>) -> Value {

@@ -105,6 +105,18 @@ fn templates_take_a_bounded_heap() {
                 .render(&Conversation { messages, generation_prompt, variables: Vec::new() })
                 .expect("renders")
         });
+        let mut out = vec![0; text.len()];
+        let (_, _, into_peak, _) = counted(|| {
+            let (messages, generation_prompt) = (&messages[..], GenerationPrompt::Added);
+            template
+                .render_into(
+                    &Conversation { messages, generation_prompt, variables: Vec::new() },
+                    &mut out,
+                )
+                .expect("renders")
+        });
+        assert_eq!(out, text.as_bytes());
+        println!("{name}: into a buffer, peak {into_peak}");
         println!(
             "{name}: {} bytes of template; compiled {kept} bytes, peak {compile_peak}; rendered \
              {} bytes of {content_bytes}, keeps {text_bytes}, peak {render_peak} in {allocations}",
@@ -113,6 +125,7 @@ fn templates_take_a_bounded_heap() {
         );
         assert!(kept <= 32 * source.len() + (64 << 10), "{name}: {kept}");
         assert!(compile_peak <= 64 * source.len() + (64 << 10), "{name}: {compile_peak}");
+        assert!(into_peak <= 4 * content_bytes + (32 << 10), "{name}: {into_peak}");
         assert!(render_peak <= 6 * content_bytes + (32 << 10), "{name}: {render_peak}");
     }
 }

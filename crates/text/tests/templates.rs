@@ -165,6 +165,26 @@ fn errors_carry_the_line() {
     assert!(matches!(fails(&long), TemplateError::TooLong { .. }));
 }
 
+#[test]
+fn rendering_into_a_buffer_stops_at_its_end() {
+    let (layout, table) = source(&["<|im_start|>"]).tables();
+    let template = ChatTemplate::new(None, &Tokenizer::new(&layout, &table)).unwrap();
+    let messages = [Message::text("user", "Hi")];
+    let conversation = Conversation {
+        messages: &messages,
+        generation_prompt: GenerationPrompt::None,
+        variables: Vec::new(),
+    };
+    let expected = "<|im_start|>user\nHi<|im_end|>\n";
+    let mut out = [0; 30];
+    let len_bytes = template.render_into(&conversation, &mut out).unwrap();
+    assert_eq!(&out[..len_bytes], expected.as_bytes());
+    for len_bytes_max in 0..expected.len() {
+        let got = template.render_into(&conversation, &mut out[..len_bytes_max]);
+        assert_eq!(got, Err(TemplateError::OutputTooLong { len_bytes_max }));
+    }
+}
+
 fn render(
     template: Option<&str>,
     specials: &[&str],
