@@ -23,6 +23,8 @@ pub(crate) struct Task<'a> {
     pub lower_bound: u64,
     /// An arena that ends the work.
     pub enough: u64,
+    /// A lower bound above this ends the work as well: the capacity cannot be met.
+    pub give_up_above: u64,
     /// Total of the placer's steps at which the work ends.
     pub steps_max: u64,
 }
@@ -34,7 +36,10 @@ pub(crate) fn improve(task: &mut Task, best: &mut Placed, placer: &mut Placer) -
     let mut local = local::Local::new(best);
     let mut slice = limits::SLICE_STEPS_MIN;
     let mut idle = 0;
-    while best.arena > task.enough && placer.steps < task.steps_max {
+    while best.arena > task.enough
+        && task.lower_bound <= task.give_up_above
+        && placer.steps < task.steps_max
+    {
         let before = (best.arena, task.lower_bound, placer.steps);
         if exact.is_none() || idle < LOCAL_IDLE_TURNS_MAX {
             local.turn(task, slice, best, placer);

@@ -21,14 +21,17 @@ mod portfolio;
 mod problem;
 mod random;
 mod relation;
+mod report;
 mod sections;
 mod skyline;
+pub mod svg;
 mod validate;
 
 pub use colour::colour_intervals;
 pub use problem::{
     Budget, Buffer, Clocks, Conflicts, Error, Goal, Interval, Packing, Problem, Proof, Status,
 };
+pub use report::{Drawing, PackError, PackOptions, PackReport, Verdict, pack_csv};
 pub use validate::{Overlap, validate};
 
 /// Places every buffer so that no two conflicting ones share a byte.
@@ -60,6 +63,10 @@ pub fn pack(problem: &Problem, budget: &Budget) -> Result<Packing, Error> {
         pinned: &pinned,
         lower_bound,
         enough,
+        give_up_above: match budget.goal {
+            Goal::Minimize => u64::MAX,
+            Goal::Fit => problem.capacity.unwrap_or(u64::MAX),
+        },
         steps_max,
     };
     let lower_bound = improve::improve(&mut task, &mut best, &mut placer);
