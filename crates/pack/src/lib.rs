@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod antichain;
 mod bound;
 mod colour;
 pub mod csv;
@@ -46,9 +47,9 @@ pub fn pack(problem: &Problem, budget: &Budget) -> Result<Packing, Error> {
     let relation = relation::Relation::new(problem);
     let pinned = place::pins(problem, &relation)?;
     let pinned_end = pinned_end(problem, &relation);
-    let (bound, breadth) = bound::quick(problem, &relation);
-    let lower_bound = bound.bytes.max(pinned_end);
-    let enough = match budget.goal {
+    let (mut bound, breadth) = bound::quick(problem, &relation);
+    let mut lower_bound = bound.bytes.max(pinned_end);
+    let mut enough = match budget.goal {
         Goal::Minimize => lower_bound,
         Goal::Fit => problem.capacity.map_or(lower_bound, |c| c.max(lower_bound)),
     };
@@ -56,6 +57,16 @@ pub fn pack(problem: &Problem, budget: &Budget) -> Result<Packing, Error> {
     let steps_max = limits::PORTFOLIO_STEPS;
     let mut best =
         portfolio::portfolio(problem, &relation, &breadth, &pinned, enough, steps_max, &mut placer);
+    if best.arena > enough
+        && let Conflicts::Clocks(clocks) = &problem.conflicts
+    {
+        let steps_max = limits::ANTICHAIN_STEPS + budget.steps / 4;
+        let heaviest = antichain::heaviest(clocks, &relation, steps_max, &mut placer.steps);
+        bound = heaviest.filter(|heaviest| heaviest.bytes > bound.bytes).unwrap_or(bound);
+        lower_bound = lower_bound.max(bound.bytes);
+        enough = enough.max(lower_bound);
+        bound.witness.sort_unstable();
+    }
     let steps_max = placer.steps + budget.steps;
     let mut task = improve::Task {
         problem,

@@ -37,3 +37,6 @@ pub const FAILED_STATES_MAX: usize = 1 << 20;
 
 /// Steps of the first turn of local and of complete search.
 pub const SLICE_STEPS_MIN: u64 = 400_000;
+
+/// Steps that the heaviest antichain may take in any case; a quarter of the budget comes on top.
+pub const ANTICHAIN_STEPS: u64 = 2_000_000;
