@@ -7,7 +7,7 @@
 use crate::exp::{gelu_tanh, silu};
 use crate::isa::Isa;
 use crate::quantise::{ActBlock, quantise_block};
-use crate::simd::{Kernel, LANES, Operand, Simd, Tile, dispatch, pick, tiles, tiles_mut};
+use crate::simd::{Kernel, Operand, Simd, Tile, dispatch, pick, tiles, tiles_mut};
 
 /// The function applied to the gate of a gated unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,10 +154,7 @@ impl<O: BinaryOp> Kernel for Quantised<'_, O> {
             for (t, out) in out.iter_mut().enumerate() {
                 let low = O::apply(s, s.load(&gate_low[t]), s.load(&up_low[t]));
                 let high = O::apply(s, s.load(&gate_high[t]), s.load(&up_high[t]));
-                let mut y = [[0.0; LANES]; 2];
-                s.store(low, &mut y[0]);
-                s.store(high, &mut y[1]);
-                *out = quantise_block(&y[0], &y[1]);
+                *out = quantise_block(s, low, high);
             }
         }
     }

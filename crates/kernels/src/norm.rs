@@ -193,13 +193,10 @@ impl Kernel for RmsNormQuantise<'_> {
                 let high = &x[(tile + 1) * tokens + first..][..count];
                 let out = &mut self.out[block * tokens + first..][..count];
                 for (((low, high), &scale), out) in low.iter().zip(high).zip(&scales).zip(out) {
-                    let mut y = [[0.0; LANES]; 2];
-                    for half in 0..2 {
-                        let x = s.load([low, high][half]);
-                        let scaled = s.mul(x, s.splat(scale));
-                        s.store(s.mul(scaled, s.load(&weight[half])), &mut y[half]);
-                    }
-                    *out = quantise_block(&y[0], &y[1]);
+                    let norm = |x: &Tile, weight: &Tile| {
+                        s.mul(s.mul(s.load(x), s.splat(scale)), s.load(weight))
+                    };
+                    *out = quantise_block(s, norm(low, &weight[0]), norm(high, &weight[1]));
                 }
             }
         }

@@ -5,13 +5,12 @@
 //! all zeros with `d = 0`. NaN elements do not raise `amax` and become 127: garbage in, but the
 //! same garbage on every instruction set.
 //!
-//! The generic code is written in 16-lane loops that the compiler turns into vectors of whatever
-//! the enclosing function has enabled; none of its operations may be reassociated or fused, so
-//! the bits are the same everywhere. Kernels that produce activations (norm, SiLU·up) call
-//! [`quantise_block`] themselves and save a pass.
+//! Kernels that produce activations (norm, SiLU·up) call [`quantise_block`] themselves and save a
+//! pass.
 
 use crate::isa::Isa;
 use crate::limits::{BLOCK_COLS, TILE_ROWS};
+use crate::simd::{Kernel, Simd, Tile, dispatch, tiles};
 
 /// 32 quantised activations of one token: `x ≈ d · q`.
 ///
@@ -38,56 +37,24 @@ impl ActBlock {
 /// The smallest `amax` that is not taken for zero: below it `127 / amax` may overflow.
 const AMAX_MIN: f32 = 1e-36;
 
-/// Adding this to a float of magnitude below 2²² rounds it to an integer, ties to even, and
-/// leaves that integer in the low bits of the sum.
-const ROUNDING: f32 = 12_582_912.0;
-
 /// Quantises features `0..16` and `16..32` of one token.
 #[inline(always)]
-pub fn quantise_block(low: &[f32; TILE_ROWS], high: &[f32; TILE_ROWS]) -> ActBlock {
-    let mut largest = [0.0f32; TILE_ROWS];
-    for x in [low, high] {
-        for lane in 0..TILE_ROWS {
-            largest[lane] = maximum(x[lane].abs(), largest[lane]);
-        }
-    }
-    let mut width = TILE_ROWS / 2;
-    while width > 0 {
-        for lane in 0..width {
-            largest[lane] = maximum(largest[lane + width], largest[lane]);
-        }
-        width /= 2;
-    }
-    let amax = largest[0];
+pub fn quantise_block<S: Simd>(s: S, low: S::F, high: S::F) -> ActBlock {
+    // `max` keeps its second operand when the first is a NaN.
+    let amax = s.reduce_max(s.max(s.abs(high), s.max(s.abs(low), s.splat(0.0))));
     if amax < AMAX_MIN {
         return ActBlock::ZERO;
     }
-    let inverse = 127.0 / amax;
+    let inverse = s.splat(127.0 / amax);
     let mut block = ActBlock { d: amax / 127.0, ..ActBlock::ZERO };
-    for (half, x) in [low, high].into_iter().enumerate() {
-        let q = &mut block.q[half * TILE_ROWS..][..TILE_ROWS];
-        let mut sum = 0i16;
-        for lane in 0..TILE_ROWS {
-            let scaled = clamp(x[lane] * inverse);
-            q[lane] = (scaled + ROUNDING).to_bits() as u8 as i8;
-            sum += i16::from(q[lane]);
-        }
-        block.s[half] = sum;
+    let halves = block.q.as_chunks_mut::<TILE_ROWS>().0.iter_mut().zip(&mut block.s);
+    for (x, (q, sum)) in [low, high].into_iter().zip(halves) {
+        let below = s.min(s.mul(x, inverse), s.splat(127.0));
+        let integers = s.to_int(s.max(below, s.splat(-127.0)));
+        s.store_i8(integers, q);
+        *sum = s.reduce_add_int(integers) as i16;
     }
     block
-}
-
-/// The larger; `b` if `a` is NaN.
-#[inline(always)]
-fn maximum(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
-}
-
-/// Within ±127; 127 if NaN.
-#[inline(always)]
-fn clamp(x: f32) -> f32 {
-    let below = if x < 127.0 { x } else { 127.0 };
-    if below > -127.0 { below } else { -127.0 }
 }
 
 /// Quantises a run of whole blocks of `tokens` tokens.
@@ -97,26 +64,26 @@ fn clamp(x: f32) -> f32 {
 pub fn quantise(isa: Isa, x: &[f32], tokens: usize, out: &mut [ActBlock]) {
     assert!(tokens > 0 && out.len().is_multiple_of(tokens), "whole blocks");
     assert_eq!(x.len(), out.len() * BLOCK_COLS, "32 features a block");
-    match isa {
-        Isa::Scalar => quantise_generic(x, tokens, out),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(token) => crate::matmul::avx2::quantise(token, x, tokens, out),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512(token) => crate::matmul::avx512::quantise(token, x, tokens, out),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("a token exists on x86-64 only"),
-    }
+    dispatch(isa, Quantise { x: tiles(x), tokens, out });
 }
 
-/// The body of [`quantise`], compiled once for each instruction set.
-#[inline(always)]
-pub(crate) fn quantise_generic(x: &[f32], tokens: usize, out: &mut [ActBlock]) {
-    let tile = tokens * TILE_ROWS;
-    for (x, out) in x.chunks_exact(2 * tile).zip(out.chunks_exact_mut(tokens)) {
-        let (low, high) = x.split_at(tile);
-        let (low, high) = (low.as_chunks::<TILE_ROWS>().0, high.as_chunks::<TILE_ROWS>().0);
-        for ((low, high), out) in low.iter().zip(high).zip(out) {
-            *out = quantise_block(low, high);
+struct Quantise<'a> {
+    x: &'a [Tile],
+    tokens: usize,
+    out: &'a mut [ActBlock],
+}
+
+impl Kernel for Quantise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let pairs = self.x.chunks_exact(2 * self.tokens);
+        for (x, out) in pairs.zip(self.out.chunks_exact_mut(self.tokens)) {
+            let (low, high) = x.split_at(self.tokens);
+            for ((low, high), out) in low.iter().zip(high).zip(out) {
+                *out = quantise_block(s, s.load(low), s.load(high));
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::limits::{
 use crate::matmul::Epilogue;
 use crate::matmul::kinds::{Kind, for_kind};
 use crate::packed::{PackedTiles, QuantLayout, ScaleScheme};
-use crate::quantise::{ActBlock, quantise_generic};
+use crate::quantise::ActBlock;
 
 /// Bytes of activations that a pass over the weights should leave in the second-level cache.
 const TOKEN_CHUNK_BYTES: usize = 512 * 1024;
@@ -40,16 +40,6 @@ pub(super) fn matmul(
     // SAFETY: the token proves the features; the caller has checked the lengths of the slices
     // behind the pointers, and `y` is borrowed exclusively for the whole call.
     unsafe { for_kind!(weights.kind(), run(&call)) }
-}
-
-/// See [`crate::quantise::quantise`], which has checked the arguments.
-pub(crate) fn quantise(_proof: Avx2Token, x: &[f32], tokens: usize, out: &mut [ActBlock]) {
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn shell(x: &[f32], tokens: usize, out: &mut [ActBlock]) {
-        quantise_generic(x, tokens, out);
-    }
-    // SAFETY: the token proves the features.
-    unsafe { shell(x, tokens, out) }
 }
 
 /// The arguments of a call.

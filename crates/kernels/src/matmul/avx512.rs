@@ -19,7 +19,7 @@ use crate::limits::{BLOCK_COLS, BLOCK_GROUPS, SUPER_BLOCKS, TILE_ROWS, TOKEN_GRO
 use crate::matmul::Epilogue;
 use crate::matmul::kinds::{Kind, for_kind};
 use crate::packed::{PackedTiles, ScaleScheme};
-use crate::quantise::{ActBlock, quantise_generic};
+use crate::quantise::ActBlock;
 
 /// Bytes of activations that one pass over the weights meets: small enough to stay in the caches,
 /// large enough that reading the weights again for the next tokens costs little.
@@ -47,16 +47,6 @@ pub(super) fn matmul(
     // SAFETY: the token proves the features; the caller has checked the lengths of the slices
     // behind the pointers, and `y` is borrowed exclusively for the whole call.
     unsafe { for_kind!(weights.kind(), run(&call)) }
-}
-
-/// See [`crate::quantise::quantise`], which has checked the arguments.
-pub(crate) fn quantise(_proof: Avx512Token, x: &[f32], tokens: usize, out: &mut [ActBlock]) {
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-    fn shell(x: &[f32], tokens: usize, out: &mut [ActBlock]) {
-        quantise_generic(x, tokens, out);
-    }
-    // SAFETY: the token proves the features.
-    unsafe { shell(x, tokens, out) }
 }
 
 /// The arguments of a call.

@@ -23,10 +23,10 @@
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
-pub(crate) mod avx2;
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
-pub(crate) mod avx512;
+mod avx512;
 mod float;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
