@@ -10,7 +10,7 @@ use crate::error::TableError;
 use crate::facts::split_merge;
 use crate::layout::{IndexLayout, OrderLayout, TableLayout};
 use crate::limits::{BUCKET_ENTRIES_MAX, OFFSET_BLOCK_TOKENS, TOKEN_LEN_BYTES_MAX};
-use crate::source::{MergeStream, TokenKind, TokenStream, VocabularyKind, VocabularySource};
+use crate::source::{TokenKind, VocabularyKind, VocabularySource};
 use crate::tokenizer::{NO_KEY, Tokenizer, fingerprint};
 
 /// Fills `table` (any content, length [`TableLayout::len_bytes`]) from the measured source.
@@ -35,14 +35,11 @@ pub fn build<S: VocabularySource>(
     write_byte_tokens(layout, table);
     write_specials(layout, table);
     write_inner_pairs(layout, table);
-    let count = layout.facts().token_count;
     match layout.order {
         OrderLayout::Id => Ok(()),
         OrderLayout::Scores { at } => {
-            let (mut tokens, mut index) = (source.tokens()?, 0);
-            while let (Some(entry), true) = (tokens.next_token()?, index < count) {
+            for (index, entry) in source.tokens().take(layout.facts().token_count).enumerate() {
                 bits::write(table, at + 4 * index, 4, u64::from(entry.score.to_bits()));
-                index += 1;
             }
             Ok(())
         }
@@ -58,8 +55,7 @@ fn write_tokens<S: VocabularySource>(
 ) -> Result<(), TableError> {
     let facts = layout.facts();
     let (mut end, mut base, mut index) = (0_usize, 0_usize, 0_usize);
-    let mut tokens = source.tokens()?;
-    while let Some(entry) = tokens.next_token()? {
+    for entry in source.tokens() {
         if index == facts.token_count {
             return Err(TableError::SourceChanged);
         }
@@ -166,8 +162,8 @@ fn write_splits<S: VocabularySource>(
     at: usize,
     width: usize,
 ) -> Result<(), TableError> {
-    let (mut merges, mut rank, mut id_previous) = (source.merges()?, 0, None);
-    while let Some(merge) = merges.next_merge()? {
+    let mut id_previous = None;
+    for (rank, merge) in source.merges().enumerate() {
         let merge = resolve(&Tokenizer::new(layout, table), rank, merge)?;
         if Some(merge.result) <= id_previous {
             return Err(TableError::MergeAmbiguous { rank });
@@ -175,7 +171,6 @@ fn write_splits<S: VocabularySource>(
         id_previous = Some(merge.result);
         let at = at + width * merge.result as usize;
         bits::write(table, at, width, merge.left_len_bytes as u64);
-        rank += 1;
     }
     Ok(())
 }
@@ -186,8 +181,8 @@ fn write_pairs<S: VocabularySource>(
     table: &mut [u8],
     index: &IndexLayout,
 ) -> Result<(), TableError> {
-    let (mut merges, mut count) = (source.merges()?, 0);
-    while let Some(merge) = merges.next_merge()? {
+    let mut count = 0;
+    for merge in source.merges() {
         let merge = resolve(&Tokenizer::new(layout, table), count, merge)?;
         count_entry(table, index, bits::hash_pair(merge.left, merge.right));
         count += 1;
@@ -197,9 +192,7 @@ fn write_pairs<S: VocabularySource>(
     }
     finish_counts(table, index, "merges")?;
     let id_bits = layout.id_bits();
-    let mut merges = source.merges()?;
-    for rank in 0..count {
-        let merge = merges.next_merge()?.ok_or(TableError::SourceChanged)?;
+    for (rank, merge) in source.merges().take(count).enumerate() {
         let merge = resolve(&Tokenizer::new(layout, table), rank, merge)?;
         let value = u64::from(merge.left)
             | u64::from(merge.right) << id_bits

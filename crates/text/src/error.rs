@@ -100,11 +100,6 @@ pub enum TableError {
     },
     /// The source gave other data when visited again.
     SourceChanged,
-    /// The source could not be read.
-    Read {
-        /// What the reader says.
-        message: String,
-    },
 }
 
 impl fmt::Display for TableError {
@@ -167,7 +162,6 @@ impl fmt::Display for TableError {
             Self::SourceChanged => {
                 write!(f, "the vocabulary changed between measuring and building")
             }
-            Self::Read { message } => write!(f, "the vocabulary cannot be read: {message}"),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::alphabet::{is_byte_alphabet, plain_bytes};
 use crate::error::TableError;
 use crate::limits::{END_TOKENS_MAX, MERGE_COUNT_MAX, TOKEN_COUNT_MAX, TOKEN_LEN_BYTES_MAX};
 use crate::source::{
-    Flag, MergeStream, PreTokenizer, Role, TokenKind, TokenStream, VocabularyKind, VocabularySource,
+    Flag, PreTokenizer, Role, TokenEntry, TokenKind, VocabularyKind, VocabularySource,
 };
 
 /// How the order of merges is stored.
@@ -132,9 +132,8 @@ impl Facts {
     }
 
     fn measure_tokens<S: VocabularySource>(&mut self, source: &S) -> Result<(), TableError> {
-        let mut tokens = source.tokens()?;
         let mut score_previous = f32::INFINITY;
-        while let Some(entry) = tokens.next_token()? {
+        for entry in source.tokens() {
             if self.token_count == TOKEN_COUNT_MAX {
                 return Err(TableError::TooMany { what: "tokens", count_max: TOKEN_COUNT_MAX });
             }
@@ -191,14 +190,15 @@ impl Facts {
     /// of tokens, merges are numbered as their results are.
     fn measure_merges<S: VocabularySource>(&mut self, source: &S) -> Result<(), TableError> {
         self.merge_form = MergeForm::SplitById;
-        let (mut tokens, mut merges) = (source.tokens()?, source.merges()?);
-        while let Some(merge) = merges.next_merge()? {
-            let rank = self.merge_count;
+        let mut tokens = source.tokens();
+        for (rank, merge) in source.merges().enumerate() {
             if rank == MERGE_COUNT_MAX {
                 return Err(TableError::TooMany { what: "merges", count_max: MERGE_COUNT_MAX });
             }
             let (left, right) = split_merge(merge).ok_or(TableError::MergeMalformed { rank })?;
-            if self.merge_form == MergeForm::SplitById && !advance_to(&mut tokens, left, right)? {
+            if self.merge_form == MergeForm::SplitById
+                && !tokens.any(|entry| is_merge_of(&entry, left, right))
+            {
                 self.merge_form = MergeForm::PairIndex;
             }
             self.merge_count += 1;
@@ -218,22 +218,11 @@ impl Facts {
     }
 }
 
-/// Steps past the next token whose text is `left` and `right` joined; false when none follows.
-fn advance_to(
-    tokens: &mut impl TokenStream,
-    left: &[u8],
-    right: &[u8],
-) -> Result<bool, TableError> {
-    while let Some(entry) = tokens.next_token()? {
-        let kind = TokenKind::from_type_code(entry.type_code);
-        if entry.text.strip_prefix(left) == Some(right)
-            && kind.is_some_and(TokenKind::is_mergeable)
-            && is_byte_alphabet(entry.text)
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// Whether a token is what merging `left` and `right` makes.
+fn is_merge_of(entry: &TokenEntry<'_>, left: &[u8], right: &[u8]) -> bool {
+    entry.text.strip_prefix(left) == Some(right)
+        && TokenKind::from_type_code(entry.type_code).is_some_and(TokenKind::is_mergeable)
+        && is_byte_alphabet(entry.text)
 }
 
 /// The two texts of a merge. The alphabet has no space, so the first space parts them.

@@ -35,8 +35,7 @@ pub use facts::{Facts, MergeForm, Presence};
 pub use layout::TableLayout;
 pub use scratch::Scratch;
 pub use source::{
-    Entries, Flag, MergeStream, PreTokenizer, Role, TokenEntry, TokenKind, TokenStream,
-    VocabularyKind, VocabularySource,
+    Flag, PreTokenizer, Role, TokenEntry, TokenKind, VocabularyKind, VocabularySource,
 };
 pub use template::{
     ChatTemplate, Content, Conversation, GenerationPrompt, Message, Part, TemplateError,

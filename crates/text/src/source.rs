@@ -1,13 +1,8 @@
-//! Where a vocabulary comes from: the traits that a reader of model files implements.
+//! Where a vocabulary comes from: the trait that a reader of model files implements.
 //!
-//! The crate never sees a file. A source answers a few scalar questions and opens streams of the
-//! tokens and of the merges, in order and each time from the start; it is asked two or three
-//! times and must answer alike. An entry is lent until the next is asked for, so that a reader
-//! may stream from the file through a window; a reader of bytes in memory wraps iterators in
-//! [`Entries`]. Names of metadata keys and their meanings live here, and nowhere else.
-
-use crate::error::TableError;
-use std::marker::PhantomData;
+//! The crate never sees a file. A source answers a few scalar questions and hands out the tokens
+//! and the merges in order, each time from the start; it is asked two or three times and must
+//! answer alike. Names of metadata keys and their meanings live here, and nowhere else.
 
 /// A vocabulary as stored in a model file.
 pub trait VocabularySource {
@@ -20,59 +15,10 @@ pub trait VocabularySource {
     /// The token identifier under [`Role::key`].
     fn special_token(&self, role: Role) -> Option<u32>;
     /// All tokens in the order of their identifiers.
-    ///
-    /// # Errors
-    /// [`TableError::Read`] when the source cannot be read.
-    fn tokens(&self) -> Result<impl TokenStream, TableError>;
-    /// `tokenizer.ggml.merges` in the order of their ranks; empty when the array is absent.
-    ///
-    /// # Errors
-    /// [`TableError::Read`] when the source cannot be read.
-    fn merges(&self) -> Result<impl MergeStream, TableError>;
-}
-
-/// Lends tokens one after the other.
-pub trait TokenStream {
-    /// The next token, none after the last.
-    ///
-    /// # Errors
-    /// [`TableError::Read`] when the source cannot be read.
-    fn next_token(&mut self) -> Result<Option<TokenEntry<'_>>, TableError>;
-}
-
-/// Lends merges one after the other.
-pub trait MergeStream {
-    /// The next merge: two texts with a space between; none after the last.
-    ///
-    /// # Errors
-    /// [`TableError::Read`] when the source cannot be read.
-    fn next_merge(&mut self) -> Result<Option<&[u8]>, TableError>;
-}
-
-/// A stream over an iterator whose items lie in memory.
-#[derive(Debug, Clone)]
-pub struct Entries<'a, I> {
-    items: I,
-    lifetime: PhantomData<&'a [u8]>,
-}
-
-impl<I> Entries<'_, I> {
-    /// A stream of the items of an iterator.
-    pub fn new(items: I) -> Self {
-        Self { items, lifetime: PhantomData }
-    }
-}
-
-impl<'a, I: Iterator<Item = TokenEntry<'a>>> TokenStream for Entries<'a, I> {
-    fn next_token(&mut self) -> Result<Option<TokenEntry<'_>>, TableError> {
-        Ok(self.items.next())
-    }
-}
-
-impl<'a, I: Iterator<Item = &'a [u8]>> MergeStream for Entries<'a, I> {
-    fn next_merge(&mut self) -> Result<Option<&[u8]>, TableError> {
-        Ok(self.items.next())
-    }
+    fn tokens(&self) -> impl Iterator<Item = TokenEntry<'_>>;
+    /// `tokenizer.ggml.merges` in the order of their ranks (two texts with a space between);
+    /// empty when the array is absent.
+    fn merges(&self) -> impl Iterator<Item = &[u8]>;
 }
 
 /// One token as stored in the file.

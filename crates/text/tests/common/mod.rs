@@ -2,10 +2,7 @@
 //! made of plain vectors, and a seeded generator. Not part of the crate.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use dctms_text::{
-    Entries, Facts, Flag, MergeStream, Role, TableError, TableLayout, TokenEntry, TokenStream,
-    VocabularySource, build,
-};
+use dctms_text::{Facts, Flag, Role, TableLayout, TokenEntry, VocabularySource, build};
 use serde_json::Value as Json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -35,15 +32,15 @@ impl VocabularySource for PlainSource {
     fn special_token(&self, role: Role) -> Option<u32> {
         self.roles.iter().find(|(key, _)| *key == role.key()).map(|(_, value)| *value)
     }
-    fn tokens(&self) -> Result<impl TokenStream, TableError> {
-        Ok(Entries::new(self.tokens.iter().map(|(text, type_code, score)| TokenEntry {
+    fn tokens(&self) -> impl Iterator<Item = TokenEntry<'_>> {
+        self.tokens.iter().map(|(text, type_code, score)| TokenEntry {
             text,
             type_code: *type_code,
             score: *score,
-        })))
+        })
     }
-    fn merges(&self) -> Result<impl MergeStream, TableError> {
-        Ok(Entries::new(self.merges.iter().map(Vec::as_slice)))
+    fn merges(&self) -> impl Iterator<Item = &[u8]> {
+        self.merges.iter().map(Vec::as_slice)
     }
 }
 
