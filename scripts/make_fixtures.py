@@ -28,9 +28,9 @@ import reference
 from reference import CLASSES, Sequence
 
 FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
-LONG, SHORT = 40, 9
-POSITIONS_LONG = [0, 1, 15, 16, 17, 39, 63, 102]
-POSITIONS_SHORT = [0, 8, 71]
+
+# (name, length of the prompt, positions whose logits are stored)
+SEQUENCES = [("long", 40, [0, 1, 15, 16, 17, 39, 63, 102]), ("short", 9, [0, 8, 71])]
 
 # ---------------------------------------------------------------- vocabularies
 
@@ -251,11 +251,11 @@ def main() -> int:
     return 0
 
 
-def make(name: str, tiny: Tiny, seed: int) -> None:
+def make(model_name: str, tiny: Tiny, seed: int) -> None:
     model = random_model(tiny, seed)
     files = []
     for suffix, types in tiny.files.items():
-        path = FIXTURES / f"{name}-{suffix}.gguf"
+        path = FIXTURES / f"{model_name}-{suffix}.gguf"
         reference.write_gguf(path, model, tiny.architecture, tiny.vocabulary, types, seed)
         files.append(path.name)
     if not tiny.exact:
@@ -265,8 +265,8 @@ def make(name: str, tiny: Tiny, seed: int) -> None:
             check_round_trip(model, FIXTURES / file)
     random = np.random.Generator(np.random.PCG64(seed + 1))
     sequences = [
-        Sequence("long", random.integers(0, tiny.tokens, LONG).tolist(), POSITIONS_LONG),
-        Sequence("short", random.integers(0, tiny.tokens, SHORT).tolist(), POSITIONS_SHORT),
+        Sequence(name, random.integers(0, tiny.tokens, length).tolist(), positions, positions)
+        for name, length, positions in SEQUENCES
     ]
     about = {
         "architecture": tiny.architecture,
@@ -275,8 +275,8 @@ def make(name: str, tiny: Tiny, seed: int) -> None:
         "vocabulary": tiny.tokens,
         "reference": f"transformers {transformers_version()}, f32, eager attention",
     }
-    reference.record(model, sequences, 1, FIXTURES / name, about)
-    print(name, [(FIXTURES / file).stat().st_size for file in files], flush=True)
+    reference.record(model, sequences, 1, FIXTURES / model_name, about)
+    print(model_name, [(FIXTURES / file).stat().st_size for file in files], flush=True)
 
 
 def random_model(tiny: Tiny, seed: int):

@@ -3,8 +3,9 @@
 
 The reference is Hugging Face transformers in f32 on the weights as dequantised from the
 GGUF, so that what is compared is arithmetic and not quantisation. Full rows of 49,152 or
-262,144 logits would be megabytes: each row keeps about 500 evenly spaced logits and the
-20 best.
+262,144 logits would be megabytes. The noise of quantised activations differs far more from
+position to position than from logit to logit, so nearly all positions are stored, each with
+64 evenly spaced logits; some also with their 20 best.
 
     pip install torch transformers gguf tokenizers
     scripts/make_real_fixtures.py smollm2 SmolLM2-135M-Instruct.Q4_1.gguf
@@ -43,7 +44,9 @@ MIXED = "Le chat dort. Die Katze schläft. 猫は眠っている。 The cat is s
 LONG_CHARS, WINDOW_CHARS = 1150, 2650
 LONG_FROM = 13_000
 
-COLUMNS = {"smollm2": 96, "gemma3-270m": 512}
+# Of a row, every so manieth logit is stored; of a sequence, at most so many positions.
+COLUMN_STRIDE = {"smollm2": 768, "gemma3-270m": 4096}
+POSITIONS_MAX = 110
 PROMPTS = {
     "smollm2": {"chat": CHAT, "code": CODE, "mixed": MIXED, "long": LONG_CHARS},
     "gemma3-270m": {"chat": GEMMA_CHAT, "code": CODE, "mixed": MIXED, "window": WINDOW_CHARS},
@@ -62,7 +65,7 @@ def main() -> int:
         if isinstance(prompt, int):
             prompt = TEXT.read_text()[LONG_FROM:][:prompt]
         ids = tokenize(arguments.tokenize, arguments.model, prompt)
-        sequences.append(Sequence(name, ids, positions(len(ids)), prompt))
+        sequences.append(Sequence(name, ids, spaced(len(ids)), notable(len(ids)), prompt))
         print(name, len(ids), file=sys.stderr)
     import transformers
 
@@ -78,12 +81,18 @@ def main() -> int:
         old = json.loads(path.with_suffix(".json").read_text())
         kept = {key: old[key] for key in ("perplexity",) if key in old}
     reference.record(
-        loaded.model, sequences, COLUMNS[arguments.name], path, about | kept
+        loaded.model, sequences, COLUMN_STRIDE[arguments.name], path, about | kept
     )
     return 0
 
 
-def positions(length: int) -> list[int]:
+def spaced(length: int) -> list[int]:
+    """Evenly spaced positions over prompt and continuation, all of them where they are few."""
+    count = length + GREEDY_TOKENS
+    return list(range(0, count, -(-count // POSITIONS_MAX)))
+
+
+def notable(length: int) -> list[int]:
     """The start, the middle and the end of the prompt, and steps of the continuation."""
     chosen = {0, length // 4, length // 2, 3 * length // 4, length - 2, length - 1}
     chosen |= {length + step for step in (0, 20, 41, GREEDY_TOKENS - 1)}

@@ -9,8 +9,9 @@ and the reference's greedy tokens one at a time. Logits at the stored positions 
     greedy_agreement        how many of the 64 forced greedy steps have the same best token
     disagreement_margins    the reference's top-2 margin at the others
 
-which bound what our own quantised-activation path may do. The key-value cache is f16 and
-flash attention is left to its default, as llama.cpp's own tools do.
+and `llama_cpp_nmse` is the NMSE over all sequences together. They bound what our own
+quantised-activation path may do. The key-value cache is f16 and flash attention is left to
+its default, as in llama.cpp's own tools.
 
     scripts/measure_llama_cpp.py --python DIR --library DIR FIXTURE.json MODEL.gguf
 
@@ -45,16 +46,21 @@ def main() -> int:
     fixture = json.loads(arguments.fixture.read_text())
     expected = np.fromfile(arguments.fixture.with_suffix(".f32"), dtype="<f4")
     answers = Answers(arguments.model)
+    errors = squares = 0.0
     for sequence in fixture["sequences"]:
-        figures = compare(answers, sequence, expected)
+        figures, error, square = compare(answers, sequence, expected)
+        errors, squares = errors + error, squares + square
         sequence.setdefault("llama_cpp", {})[arguments.model.name] = figures
         print(arguments.model.name, sequence["name"], figures, flush=True)
+    pooled = float(f"{errors / squares:.4e}")
+    fixture.setdefault("llama_cpp_nmse", {})[arguments.model.name] = pooled
+    print(arguments.model.name, "all", pooled)
     if not arguments.dry_run:
         write_json(arguments.fixture, fixture)
     return 0
 
 
-def compare(answers, sequence: dict, expected: np.ndarray) -> dict:
+def compare(answers, sequence: dict, expected: np.ndarray) -> tuple[dict, float, float]:
     prompt, greedy = sequence["token_ids"], sequence["greedy"]["token_ids"]
     logits = answers.logits(prompt, greedy)
     layout = sequence["logits"]
@@ -65,12 +71,14 @@ def compare(answers, sequence: dict, expected: np.ndarray) -> dict:
     last = len(prompt) - 1
     best = logits[last : last + GREEDY_TOKENS].argmax(axis=1)
     missed = [step for step in range(GREEDY_TOKENS) if best[step] != greedy[step]]
-    return {
-        "nmse": float(f"{(error**2).sum() / (wanted.astype(np.float64) ** 2).sum():.4e}"),
+    sum_error, sum_square = (error**2).sum(), (wanted.astype(np.float64) ** 2).sum()
+    figures = {
+        "nmse": float(f"{sum_error / sum_square:.4e}"),
         "max_difference": round(float(np.abs(error).max()), 6),
         "greedy_agreement": GREEDY_TOKENS - len(missed),
         "disagreement_margins": [sequence["greedy"]["margins"][step] for step in missed],
     }
+    return figures, sum_error, sum_square
 
 
 class Answers:

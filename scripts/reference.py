@@ -357,7 +357,7 @@ def rope_of(get, tensors: dict, head_dim: int) -> dict:
 
 @dataclass(frozen=True)
 class Sequence:
-    """One prompt: its ids and the positions whose logits are stored.
+    """One prompt: its ids, and the positions whose logits and whose best ids are stored.
 
     Positions index the prompt followed by the greedy continuation.
     """
@@ -365,6 +365,7 @@ class Sequence:
     name: str
     ids: list[int]
     positions: list[int]
+    top_positions: list[int]
     text: str | None = None
 
 
@@ -394,7 +395,7 @@ def record(model, sequences: list[Sequence], stride: int, path: Path, about: dic
             "columns": stored.shape[1],
             "column_stride": stride,
         }
-        entry["top"] = top_of(logits[sequence.positions])
+        entry["top"] = [top_of(at, logits[at]) for at in sequence.top_positions]
         offset += stored.size
         entries.append(entry)
     raw = np.concatenate([row.reshape(-1) for row in rows]).astype("<f4")
@@ -402,13 +403,11 @@ def record(model, sequences: list[Sequence], stride: int, path: Path, about: dic
     write_json(path.with_suffix(".json"), about | {"sequences": entries})
 
 
-def top_of(logits: np.ndarray) -> list[dict]:
-    """The largest logits of each row, best first."""
-    tops = []
-    for row in logits:
-        ids = np.argsort(-row, kind="stable")[:TOP]
-        tops.append({"ids": ids.tolist(), "logits": [round(float(row[i]), 5) for i in ids]})
-    return tops
+def top_of(position: int, row: np.ndarray) -> dict:
+    """The largest logits of a row, best first."""
+    ids = np.argsort(-row, kind="stable")[:TOP]
+    logits = [round(float(row[index]), 5) for index in ids]
+    return {"position": position, "ids": ids.tolist(), "logits": logits}
 
 
 @torch.inference_mode()
