@@ -17,7 +17,7 @@
 
 use std::cmp::Reverse;
 
-use crate::sections::Sections;
+use crate::sections::{Sections, Shape};
 use crate::skyline::Skyline;
 
 /// How a search ended.
@@ -152,8 +152,15 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Appends the pieces of `from..to` that unplaced buffers still connect.
+    /// Appends the pieces of `from..to` that unplaced buffers still connect. Sections in no order
+    /// stay in one piece.
     fn split(&mut self, from: u32, to: u32, parent: u32) {
+        if self.sky.sections.shape == Shape::Free {
+            if self.sky.left.iter().any(|&left| left > 0) {
+                self.pending.push((from, to, parent));
+            }
+            return;
+        }
         let mut start = from;
         for s in from..to {
             if self.sky.left[s as usize] == 0 {
@@ -173,7 +180,10 @@ impl<'a> Search<'a> {
 
     /// Makes a decision for a piece. False if its state is known to have no solution.
     fn open(&mut self, from: u32, to: u32, parent: u32) -> bool {
-        let survey = self.survey(from as usize, to as usize);
+        let survey = match self.sky.sections.shape {
+            Shape::Line => self.survey_line(from as usize, to as usize),
+            Shape::Free => self.survey_free(),
+        };
         if self.failed[self.slot(survey.key)] == survey.key {
             return false;
         }
@@ -203,7 +213,7 @@ impl<'a> Search<'a> {
     }
 
     /// Looks at every section of a piece once: hash, valleys, and the best section to decide.
-    fn survey(&mut self, from: usize, to: usize) -> Survey {
+    fn survey_line(&mut self, from: usize, to: usize) -> Survey {
         let sky = &mut self.sky;
         sky.steps += (to - from) as u64 / 4 + 1;
         let mut survey = Survey { key: sky.capacity_hash(), section: from, flat: false };
@@ -232,13 +242,32 @@ impl<'a> Search<'a> {
         survey
     }
 
+    /// The same for sections in no order. Those of the lowest floor are valleys: a candidate there
+    /// has no section of a higher floor, and one of a lower floor does not exist.
+    fn survey_free(&mut self) -> Survey {
+        let sky = &mut self.sky;
+        sky.steps += sky.sections.count() as u64 / 4 + 1;
+        let mut survey = Survey { key: sky.capacity_hash(), section: 0, flat: false };
+        let mut best = (u64::MAX, (u64::MAX, u64::MAX, u64::MAX));
+        for s in (0..sky.sections.count()).filter(|&s| sky.left[s] > 0) {
+            survey.key = survey.key.wrapping_add(sky.hash[s]);
+            if sky.floor[s] <= best.0 {
+                let weight = (sky.floor[s], weigh(sky, s, self.choice));
+                if weight < best {
+                    (best, survey.section) = (weight, s);
+                }
+            }
+        }
+        survey
+    }
+
     /// An unplaced buffer that spans exactly the flat piece `from..to` and can stand on its floor.
     fn across(&self, from: u32, to: u32) -> Option<u32> {
         let sections = self.sky.sections;
-        let spans = |b: usize| sections.first[b] == from && sections.end[b] == to;
-        let floor = self.sky.floor[from as usize];
-        let fits = |b: &u32| spans(*b as usize) && self.sky.lower[*b as usize] == floor;
-        self.sky.unplaced(from as usize).iter().copied().filter(fits).min()
+        let (from, last) = (from as usize, to as usize - 1);
+        let spans = |b: usize| sections.first(b) == from && sections.last(b) == last;
+        let fits = |b: &usize| spans(*b) && self.sky.lower[*b] == self.sky.floor[from];
+        self.sky.unplaced(from).filter(fits).min().map(|b| b as u32)
     }
 
     /// Appends the candidates of a section by rank, one of each kind of equal buffers.
@@ -246,11 +275,11 @@ impl<'a> Search<'a> {
         let start = self.pool.len();
         let (sky, ranks) = (&self.sky, &self.ranks);
         let floor = sky.floor[s];
-        let at_floor = |b: &u32| sky.lower[*b as usize] == floor;
-        self.pool.extend(sky.unplaced(s).iter().copied().filter(at_floor));
+        let at_floor = |b: &usize| sky.lower[*b] == floor;
+        self.pool.extend(sky.unplaced(s).filter(at_floor).map(|b| b as u32));
         let kind = |b: u32| {
             let (b, all) = (b as usize, sky.sections);
-            (all.first[b], all.end[b], all.sizes[b], all.alignments[b], all.pins[b])
+            (all.sizes[b], all.alignments[b], all.pins[b], all.span(b))
         };
         self.pool[start..].sort_unstable_by_key(|&b| (Reverse(ranks[b as usize]), kind(b), b));
         let mut kept = start;

@@ -4,14 +4,14 @@
 //! the problem and the budget.
 
 use crate::exact::{Choice, Outcome, Search};
-use crate::limits;
 use crate::local;
-use crate::place::Placer;
+use crate::place::{Placer, UNPLACED};
 use crate::portfolio::Placed;
 use crate::problem::{Conflicts, Problem};
 use crate::random::SplitMix64;
 use crate::relation::Relation;
-use crate::sections::Sections;
+use crate::sections::{Cliques, Sections, Shape};
+use crate::{cover, limits};
 
 /// What the improvement works on.
 pub(crate) struct Task<'a> {
@@ -19,6 +19,8 @@ pub(crate) struct Task<'a> {
     pub relation: &'a Relation,
     /// Offsets of the pinned buffers.
     pub pinned: &'a [u64],
+    /// Buffers that conflict pairwise and give the bound.
+    pub witness: &'a [usize],
     /// No packing has a smaller arena.
     pub lower_bound: u64,
     /// An arena that ends the work.
@@ -32,7 +34,7 @@ pub(crate) struct Task<'a> {
 /// Improves `best` in place and returns the lower bound as far as it was raised.
 pub(crate) fn improve(task: &mut Task, best: &mut Placed, placer: &mut Placer) -> u64 {
     let sections = sections(task);
-    let mut exact = sections.as_ref().map(|(sections, ids)| Exact::new(task, sections, ids));
+    let mut exact = sections.as_ref().map(|sections| Exact::new(task, sections));
     let mut local = local::Local::new(best);
     let mut slice = limits::SLICE_STEPS_MIN;
     let mut idle = 0;
@@ -65,27 +67,31 @@ pub(crate) fn improve(task: &mut Task, best: &mut Placed, placer: &mut Placer) -
 /// Turns without progress after which the local search leaves all work to the complete search.
 const LOCAL_IDLE_TURNS_MAX: u32 = 3;
 
-/// The sections of the buffers that occupy bytes, if the complete search is for this problem.
-fn sections(task: &Task) -> Option<(Sections, Vec<usize>)> {
-    let Conflicts::Intervals(intervals) = &task.problem.conflicts else { return None };
-    let ids: Vec<usize> =
-        (0..task.relation.count()).filter(|&b| task.relation.sizes[b] > 0).collect();
-    let lives: Vec<_> = ids.iter().map(|&b| intervals[b]).collect();
-    let pin = |&b: &usize| task.problem.buffers[b].pinned.unwrap_or(u64::MAX);
-    let sections = Sections::new(
-        ids.iter().map(|&b| task.relation.sizes[b]).collect(),
-        ids.iter().map(|&b| task.relation.alignments[b]).collect(),
-        ids.iter().map(pin).collect(),
-        &lives,
-    )?;
-    Some((sections, ids))
+/// What the complete search works on, or `None` if the problem is too large for it.
+fn sections(task: &Task) -> Option<Sections> {
+    let relation = task.relation;
+    let cover = |clocks, durations: &dyn Fn(usize) -> u64| {
+        let cliques = cover::cliques(relation, clocks, task.witness, task.steps_max)?;
+        Sections::new(Shape::Free, relation, task.pinned, durations, cliques.into_iter())
+    };
+    match &task.problem.conflicts {
+        Conflicts::Intervals(intervals) => {
+            let durations = |b: usize| intervals[b].upper - intervals[b].lower;
+            let cliques = Cliques::new(&relation.sizes, intervals);
+            Sections::new(Shape::Line, relation, task.pinned, durations, cliques)
+        }
+        Conflicts::Clocks(clocks) => {
+            let sum = |clock: &[u32]| clock.iter().map(|&c| u64::from(c)).sum::<u64>();
+            cover(Some(clocks), &|b| sum(clocks.upper(b)) - sum(clocks.lower(b)))
+        }
+        Conflicts::Graph(_) => cover(None, &|b| u64::from(relation.degrees[b])),
+    }
 }
 
 /// The complete search and its place in the series of dives.
 struct Exact<'a> {
     search: Search<'a>,
     sections: &'a Sections,
-    ids: &'a [usize],
     loads: Vec<u64>,
     /// Every arena is a multiple of this.
     unit: u64,
@@ -115,18 +121,17 @@ enum Rank {
 }
 
 impl<'a> Exact<'a> {
-    fn new(task: &Task, sections: &'a Sections, ids: &'a [usize]) -> Self {
+    fn new(task: &Task, sections: &'a Sections) -> Self {
         let memory = (task.steps_max / 256).clamp(1 << 10, limits::FAILED_STATES_MAX as u64);
         let size = |b: &u32| sections.sizes[*b as usize];
         let load = |s: usize| sections.members(s).iter().map(size).sum::<u64>();
         let section_loads: Vec<u64> = (0..sections.count()).map(load).collect();
-        let peak = |b: usize| section_loads[sections.span(b)].iter().copied().max();
-        let pins = ids.iter().map(|&b| task.problem.buffers[b].pinned.unwrap_or(0));
+        let peak = |b| sections.span(b).iter().map(|&s| section_loads[s as usize]).max();
+        let pins = sections.pins.iter().copied().filter(|&pin| pin != UNPLACED);
         Self {
             search: Search::new(sections, (memory as usize).next_power_of_two()),
             sections,
-            ids,
-            loads: (0..ids.len()).map(|b| peak(b).unwrap_or(0)).collect(),
+            loads: (0..sections.ids.len()).map(|b| peak(b).unwrap_or(0)).collect(),
             unit: unit(sections.sizes.iter().copied().chain(pins), &sections.alignments),
             random: SplitMix64::new(1),
             dive: 0,
@@ -168,15 +173,15 @@ impl<'a> Exact<'a> {
         self.rank(rank);
         self.dive += 1;
         let before = self.search.sky.steps;
-        let whole = (self.sections.members.len() as u64) * MEMBER_LOOKS_PER_DIVE;
+        let whole = (self.sections.members_count() as u64) * MEMBER_LOOKS_PER_DIVE;
         let limit = slice.max(whole).min(task.steps_max - placer.steps);
         let outcome = self.search.dive(target, before + limit);
-        placer.steps += self.search.sky.steps - before + self.ids.len() as u64;
+        placer.steps += self.search.sky.steps - before + self.sections.ids.len() as u64;
         match outcome {
             Outcome::Found => {
                 let end = |b: usize| self.search.sky.lower[b] + self.sections.sizes[b];
-                best.arena = (0..self.ids.len()).map(end).max().unwrap_or(0);
-                for (k, &b) in self.ids.iter().enumerate() {
+                best.arena = (0..self.sections.ids.len()).map(end).max().unwrap_or(0);
+                for (k, &b) in self.sections.ids.iter().enumerate() {
                     best.offsets[b] = self.search.sky.lower[k];
                 }
             }
@@ -191,7 +196,7 @@ impl<'a> Exact<'a> {
     /// Ranks the candidates; all but the first few dives blur the ranks.
     fn rank(&mut self, rank: Rank) {
         let blur = self.dive >= RANKS.len();
-        for b in 0..self.ids.len() {
+        for b in 0..self.sections.ids.len() {
             let (size, duration) = (self.sections.sizes[b], self.sections.durations[b]);
             let key = match rank {
                 Rank::Duration => u128::from(duration),

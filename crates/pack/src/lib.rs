@@ -12,6 +12,7 @@
 mod antichain;
 mod bound;
 mod colour;
+mod cover;
 pub mod csv;
 mod exact;
 mod improve;
@@ -72,6 +73,7 @@ pub fn pack(problem: &Problem, budget: &Budget) -> Result<Packing, Error> {
         problem,
         relation: &relation,
         pinned: &pinned,
+        witness: &bound.witness,
         lower_bound,
         enough,
         give_up_above: match budget.goal {

@@ -39,4 +39,4 @@ pub const FAILED_STATES_MAX: usize = 1 << 20;
 pub const SLICE_STEPS_MIN: u64 = 400_000;
 
 /// Steps that the heaviest antichain may take in any case; a quarter of the budget comes on top.
-pub const ANTICHAIN_STEPS: u64 = 2_000_000;
+pub const ANTICHAIN_STEPS: u64 = 8_000_000;

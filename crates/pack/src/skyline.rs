@@ -4,7 +4,7 @@
 //! completion within the capacity.
 
 use crate::place::align_up;
-use crate::sections::Sections;
+use crate::sections::{Sections, Shape};
 
 enum Undo {
     Floor(u32, u64),
@@ -35,11 +35,11 @@ pub(crate) struct Skyline<'a> {
     pub hash: Vec<u128>,
     /// Per section: how often it was the one that failed.
     pub failures: Vec<u64>,
-    /// Members of each section, the unplaced ones first.
-    members: Vec<u32>,
-    /// Place of a buffer in `members`, per section of its span from `place_starts[b]` on.
+    /// Members of each section, the unplaced ones first, and of each the place of this section
+    /// among the spans of all.
+    members: Vec<(u32, u32)>,
+    /// For each section of each span, the place of the buffer among the section's members.
     places: Vec<u32>,
-    place_starts: Vec<u32>,
     trail: Vec<Undo>,
     queue: Vec<u32>,
     queued: Vec<bool>,
@@ -47,6 +47,13 @@ pub(crate) struct Skyline<'a> {
     pub steps: u64,
 }
 
+/// What distinguishes a buffer's hash from a section's.
+fn key(b: usize) -> u64 {
+    1 << 40 | b as u64
+}
+
+/// Mixes a value and the key of its place into 128 bits. States are summed up from these; that
+/// two different states of one search meet in all 128 bits is not to be expected in any run.
 fn mix(a: u64, b: u64) -> u128 {
     let product = u128::from(a ^ 0x9e37_79b9_7f4a_7c15)
         .wrapping_mul(0xd6e8_feb8_6659_fd93_9e37_79b9_7f4a_7c15)
@@ -61,23 +68,18 @@ impl<'a> Skyline<'a> {
         let size = |b: &u32| sections.sizes[*b as usize];
         let total = (0..count).map(|s| sections.members(s).iter().map(size).sum()).collect();
         let mut across = vec![0; count + 1];
-        let mut place_starts = vec![0];
-        for b in 0..buffers {
-            let span = sections.span(b);
-            place_starts.push(place_starts[b] + span.len() as u32);
-            across[span.start + 1..span.end].iter_mut().for_each(|count| *count += 1);
-        }
-        let mut places = vec![0; sections.members.len()];
-        for s in 0..count {
-            for (k, &b) in sections.members(s).iter().enumerate() {
-                let at = place_starts[b as usize] + s as u32 - sections.first[b as usize];
-                places[at as usize] = k as u32;
+        if sections.shape == Shape::Line {
+            for b in 0..buffers {
+                for &s in &sections.span(b)[1..] {
+                    across[s as usize] += 1;
+                }
             }
         }
+        let (members, places) = cross_index(sections);
         let mut hash: Vec<u128> = (0..count).map(|s| mix(0, s as u64)).collect();
         for b in 0..buffers {
-            let h = &mut hash[sections.first[b] as usize];
-            *h = h.wrapping_add(mix(0, (b as u64) << 32 | 1 << 31));
+            let h = &mut hash[sections.first(b)];
+            *h = h.wrapping_add(mix(0, key(b)));
         }
         Self {
             sections,
@@ -91,9 +93,8 @@ impl<'a> Skyline<'a> {
             across,
             hash,
             failures: vec![0; count],
-            members: sections.members.clone(),
+            members,
             places,
-            place_starts,
             trail: Vec::new(),
             queue: Vec::new(),
             queued: vec![false; count],
@@ -102,8 +103,9 @@ impl<'a> Skyline<'a> {
     }
 
     /// Unplaced members of a section.
-    pub fn unplaced(&self, s: usize) -> &[u32] {
-        &self.members[self.sections.starts[s] as usize..][..self.left[s] as usize]
+    pub fn unplaced(&self, s: usize) -> impl Iterator<Item = usize> {
+        let start = self.sections.start(s);
+        self.members[start..start + self.left[s] as usize].iter().map(|&(b, _)| b as usize)
     }
 
     pub fn slack(&self, s: usize) -> u64 {
@@ -141,24 +143,24 @@ impl<'a> Skyline<'a> {
     }
 
     fn rehash_lower(&mut self, b: usize, v: u64) {
-        let key = (b as u64) << 32 | 1 << 31;
-        let h = &mut self.hash[self.sections.first[b] as usize];
-        *h = h.wrapping_sub(mix(self.lower[b], key)).wrapping_add(mix(v, key));
+        let h = &mut self.hash[self.sections.first(b)];
+        *h = h.wrapping_sub(mix(self.lower[b], key(b))).wrapping_add(mix(v, key(b)));
     }
 
     fn unplace(&mut self, b: usize) {
         self.placed[b] = false;
-        let span = self.sections.span(b);
-        let size = self.sections.sizes[b];
-        let key = (b as u64) << 32 | 1 << 31;
-        let h = &mut self.hash[span.start];
-        *h = h.wrapping_add(mix(self.lower[b], key));
-        for s in span.clone() {
-            self.total[s] += size;
-            self.left[s] += 1;
+        let sections = self.sections;
+        let size = sections.sizes[b];
+        let h = &mut self.hash[sections.first(b)];
+        *h = h.wrapping_add(mix(self.lower[b], key(b)));
+        for &s in sections.span(b) {
+            self.total[s as usize] += size;
+            self.left[s as usize] += 1;
         }
-        for s in span.start + 1..span.end {
-            self.across[s] += 1;
+        if sections.shape == Shape::Line {
+            for &s in &sections.span(b)[1..] {
+                self.across[s as usize] += 1;
+            }
         }
     }
 
@@ -209,16 +211,16 @@ impl<'a> Skyline<'a> {
         self.trail.push(Undo::Lower(b as u32, old));
         self.rehash_lower(b, v);
         self.lower[b] = v;
-        let span = self.sections.span(b);
-        if v + self.sections.sizes[b] > self.capacity || v > self.sections.pins[b] {
-            for s in span {
-                self.failures[s] += 1;
+        let sections = self.sections;
+        if v + sections.sizes[b] > self.capacity || v > sections.pins[b] {
+            for &s in sections.span(b) {
+                self.failures[s as usize] += 1;
             }
             return false;
         }
-        for s in span {
-            if old + self.total[s] <= self.capacity {
-                self.enqueue(s);
+        for &s in sections.span(b) {
+            if old + self.total[s as usize] <= self.capacity {
+                self.enqueue(s as usize);
             }
         }
         true
@@ -226,41 +228,35 @@ impl<'a> Skyline<'a> {
 
     /// Places `b` at its lowest offset and draws the conclusions. False if they contradict.
     pub fn place(&mut self, b: usize) -> bool {
-        let span = self.sections.span(b);
-        let size = self.sections.sizes[b];
+        let sections = self.sections;
+        let size = sections.sizes[b];
         let end = self.lower[b] + size;
         self.placed[b] = true;
         self.trail.push(Undo::Placed(b as u32));
-        let key = (b as u64) << 32 | 1 << 31;
-        let h = &mut self.hash[span.start];
-        *h = h.wrapping_sub(mix(self.lower[b], key));
-        for s in span.clone() {
-            self.total[s] -= size;
-            self.left[s] -= 1;
-            self.swap_out(b, s);
+        let h = &mut self.hash[sections.first(b)];
+        *h = h.wrapping_sub(mix(self.lower[b], key(b)));
+        for (slot, &s) in (sections.span_start(b)..).zip(sections.span(b)) {
+            self.total[s as usize] -= size;
+            self.left[s as usize] -= 1;
+            self.swap_out(slot, s as usize);
         }
-        for s in span.start + 1..span.end {
-            self.across[s] -= 1;
-        }
-        for s in span {
-            if !self.raise_floor(s, end) {
-                return false;
+        if sections.shape == Shape::Line {
+            for &s in &sections.span(b)[1..] {
+                self.across[s as usize] -= 1;
             }
         }
-        self.propagate()
+        sections.span(b).iter().all(|&s| self.raise_floor(s as usize, end)) && self.propagate()
     }
 
-    /// Moves `b` behind the unplaced members of `s`, whose number is already reduced.
-    fn swap_out(&mut self, b: usize, s: usize) {
-        let base = self.sections.starts[s];
-        let at = |b: usize| (self.place_starts[b] + s as u32 - self.sections.first[b]) as usize;
-        let last = self.left[s];
-        let other = self.members[(base + last) as usize] as usize;
-        let (at_b, at_other) = (at(b), at(other));
-        let place = self.places[at_b];
-        self.members.swap((base + place) as usize, (base + last) as usize);
-        self.places[at_other] = place;
-        self.places[at_b] = last;
+    /// Moves the buffer at a place among the spans behind the unplaced members of `s`, whose
+    /// number is already reduced. Taking it back needs no move: the number alone grows again.
+    fn swap_out(&mut self, slot: usize, s: usize) {
+        let start = self.sections.start(s);
+        let (place, last) = (self.places[slot], self.left[s]);
+        let (from, to) = (start + place as usize, start + last as usize);
+        self.members.swap(from, to);
+        self.places[self.members[from].1 as usize] = place;
+        self.places[slot] = last;
     }
 
     /// Concludes from *no candidate of section `s` stands on its floor*: each must rest on a
@@ -270,26 +266,22 @@ impl<'a> Skyline<'a> {
         if self.slack(s) == 0 {
             return false;
         }
-        let mut rests: Vec<(u32, u64)> = Vec::new();
-        for k in 0..self.left[s] as usize {
-            let b = self.unplaced(s)[k];
-            if self.lower[b as usize] != floor {
-                continue;
-            }
+        let mut rests: Vec<(usize, u64)> = Vec::new();
+        for b in self.unplaced(s).filter(|&b| self.lower[b] == floor) {
+            let end = |c: usize| self.lower[c] + self.sections.sizes[c];
             let mut rest = u64::MAX;
-            for t in self.sections.span(b as usize) {
-                self.steps += u64::from(self.left[t]);
-                for &other in self.unplaced(t).iter().filter(|&&other| other != b) {
-                    let other = other as usize;
-                    rest = rest.min(self.lower[other] + self.sections.sizes[other]);
-                }
+            for &t in self.sections.span(b) {
+                let others = self.unplaced(t as usize).filter(|&c| c != b);
+                rest = others.map(end).fold(rest, u64::min);
             }
             if rest > self.capacity {
                 return false;
             }
             rests.push((b, rest));
         }
-        rests.into_iter().all(|(b, rest)| self.raise_lower(b as usize, rest)) && self.propagate()
+        let spans = rests.iter().map(|&(b, _)| self.sections.span(b));
+        self.steps += spans.flatten().map(|&t| u64::from(self.left[t as usize])).sum::<u64>();
+        rests.into_iter().all(|(b, rest)| self.raise_lower(b, rest)) && self.propagate()
     }
 
     /// Start of every hash of this capacity.
@@ -313,12 +305,12 @@ impl<'a> Skyline<'a> {
     /// Conclusions from one section alone: see the module's head and `docs/packing.md`.
     fn conclude(&mut self, s: usize) -> bool {
         self.steps += u64::from(self.left[s]);
-        let range = self.sections.starts[s] as usize;
-        let range = range..range + self.left[s] as usize;
+        let start = self.sections.start(s);
+        let range = start..start + self.left[s] as usize;
         let latest = self.capacity - self.total[s];
         let (mut minimum, mut choices) = (u64::MAX, 0);
         let (mut first_end, mut second_end, mut first) = (u64::MAX, u64::MAX, u32::MAX);
-        for &b in &self.members[range.clone()] {
+        for &(b, _) in &self.members[range.clone()] {
             let lower = self.lower[b as usize].max(self.floor[s]);
             if lower < minimum {
                 (minimum, choices) = (lower, 0);
@@ -345,7 +337,7 @@ impl<'a> Skyline<'a> {
         }
         let only = second_end == u64::MAX;
         for k in range {
-            let b = self.members[k];
+            let (b, _) = self.members[k];
             let later = self.lower[b as usize] > latest || (only && b != first);
             let bound = if later { first_end } else { minimum };
             if bound > self.lower[b as usize] && !self.raise_lower(b as usize, bound) {
@@ -354,4 +346,20 @@ impl<'a> Skyline<'a> {
         }
         true
     }
+}
+
+/// Members with their places among the spans, and for each place among the spans the member's.
+fn cross_index(sections: &Sections) -> (Vec<(u32, u32)>, Vec<u32>) {
+    let mut next: Vec<usize> = (0..sections.sizes.len()).map(|b| sections.span_start(b)).collect();
+    let mut members = Vec::with_capacity(sections.members_count());
+    let mut places = vec![0; sections.members_count()];
+    for s in 0..sections.count() {
+        for (place, &b) in sections.members(s).iter().enumerate() {
+            let slot = next[b as usize];
+            next[b as usize] += 1;
+            members.push((b, slot as u32));
+            places[slot] = place as u32;
+        }
+    }
+    (members, places)
 }

@@ -123,3 +123,73 @@ fn nothing_to_place_is_an_empty_arena() {
     let packing = pack(&problem, &Budget::PLAN).expect("well formed");
     assert_eq!((packing.arena_bytes, packing.lower_bound), (0, 0));
 }
+
+/// The smallest arena, by first fit in every order. In order of its offsets, first fit puts each
+/// buffer of any packing at or below its place, so some order reaches the optimum.
+fn optimum(problem: &Problem) -> u64 {
+    let count = problem.buffers.len();
+    let mut order: Vec<usize> =
+        (0..count).filter(|&b| problem.buffers[b].pinned.is_none()).collect();
+    let mut best = u64::MAX;
+    permute(&mut order, 0, &mut |order| best = best.min(first_fit(problem, order)));
+    best
+}
+
+fn permute(order: &mut Vec<usize>, from: usize, visit: &mut impl FnMut(&[usize])) {
+    if from == order.len() {
+        visit(order);
+    }
+    for k in from..order.len() {
+        order.swap(from, k);
+        permute(order, from + 1, visit);
+        order.swap(from, k);
+    }
+}
+
+fn first_fit(problem: &Problem, order: &[usize]) -> u64 {
+    let reserved = |b: usize| problem.buffers[b].reserved_bytes();
+    let mut offsets: Vec<Option<u64>> = problem.buffers.iter().map(|b| b.pinned).collect();
+    for &b in order {
+        let free = |offset: &u64| {
+            (0..offsets.len()).all(|other| match offsets[other] {
+                Some(o) if other != b && conflict(problem, b, other) => {
+                    o + reserved(other) <= *offset
+                        || offset + reserved(b) <= o
+                        || reserved(b) == 0
+                        || reserved(other) == 0
+                }
+                Some(_) | None => true,
+            })
+        };
+        let alignment = problem.buffers[b].alignment;
+        offsets[b] = (0..).map(|k| k * alignment).find(free);
+    }
+    let end = |b: usize| offsets[b].expect("placed") + reserved(b);
+    (0..offsets.len()).map(end).max().unwrap_or(0)
+}
+
+#[test]
+fn the_search_is_exact_on_small_problems() {
+    let mut random = Random(9);
+    let mut above_the_witness = 0;
+    for round in 0..700 {
+        let count = 1 + random.below(7) as usize;
+        let mut buffers: Vec<Buffer> = (0..count).map(|_| Buffer::new(random.below(7))).collect();
+        if round % 3 == 0 {
+            buffers.iter_mut().for_each(|b| b.alignment = 1 << random.below(3));
+        }
+        if round % 5 == 0 {
+            let pinned = random.below(count as u64) as usize;
+            buffers[pinned].pinned = Some(buffers[pinned].alignment * random.below(6));
+        }
+        let conflicts = random.conflicts(count);
+        let problem = Problem { buffers, conflicts, capacity: None };
+        let packing = pack(&problem, &Budget::PLAN).expect("well formed");
+        check(&problem, &packing);
+        let expected = optimum(&problem);
+        assert_eq!(packing.arena_bytes, expected, "round {round}: {problem:?}");
+        assert!(packing.status != Status::Gap, "round {round}: {problem:?} {packing:?}");
+        above_the_witness += usize::from(packing.witness_bytes < expected);
+    }
+    assert!(above_the_witness > 5, "{above_the_witness} rounds needed the complete search");
+}
