@@ -68,6 +68,7 @@ TEXTS = [
     "😀 😃😄 👍🏽 👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇯🇵 ☺️ 1️⃣ ❤️‍🔥",
     "🤦🏼‍♂️!!! ¯\\_(ツ)_/¯ ಠ_ಠ (╯°□°)╯︵ ┻━┻",
     "Z̸̡̢a̷l̶g̵o̴ t̸̛e̷x̶t̵",
+    "\u212b \u2126 \uf900 \u0958 \ufb1d \u09c7\u09be o\u0302\u0323 \u1112\u1161\u11ab\uac00\u11a8 \U0001d160",
     "\u200b\u200c\u200d\u2060zero\u200bwidth\u202eRTL\u202c",
     "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
     "<|endoftext|>",
@@ -194,7 +195,9 @@ def small_byte_level(folder):
     splitters = {"gpt-2": None, "smollm": "digits", "qwen2": QWEN2, "llama-bpe": LLAMA3}
     cases = {}
     for name, split in splitters.items():
-        tokenizer = byte_level(model["vocab"], merges, split, ignore_merges=name == "llama-bpe")
+        tokenizer = byte_level(
+            model["vocab"], merges, split, name == "qwen2", ignore_merges=name == "llama-bpe"
+        )
         add_specials(tokenizer, tokens, types)
         cases[name] = expected(tokenizer)
     vocabulary = {"model": "gpt2", "tokens": tokens, "types": types, "scores": []}
@@ -290,10 +293,9 @@ def qwen2(folder, path, vocabularies):
     types = [1] * len(tokens) + [3] * len(control) + [4] * len(user)
     tokens += control + user
     ids = {text: i for i, text in enumerate(tokens)}
-    for name, nfc in {"qwen2": False, "qwen2_nfc": True}.items():
-        tokenizer = byte_level(ids, merges, QWEN2, nfc)
-        add_specials(tokenizer, tokens, types)
-        write(folder, name, expected(tokenizer))
+    tokenizer = byte_level(ids, merges, QWEN2, nfc=True)
+    add_specials(tokenizer, tokens, types)
+    write(folder, "qwen2", expected(tokenizer))
     padding = 151936 - len(tokens)
     tokens += [f"[PAD{len(tokens) + i}]" for i in range(padding)]
     types += [5] * padding

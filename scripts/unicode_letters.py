@@ -26,7 +26,7 @@ def main():
     print()
     print("/// First and last code point of each maximal range of letters.")
     print("#[rustfmt::skip]")
-    print(f"pub const LETTER_RANGES: [(u32, u32); {len(found)}] = [")
+    print(f"pub static LETTER_RANGES: [(u32, u32); {len(found)}] = [")
     line = "   "
     for first, last in found:
         item = f" (0x{first:X}, 0x{last:X}),"

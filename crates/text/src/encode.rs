@@ -6,8 +6,9 @@
 
 use crate::alphabet::spaces_unmarked;
 use crate::error::EncodeError;
-use crate::facts::Presence;
+use crate::facts::{Normalization, Presence};
 use crate::merge::{BytePair, SentencePiece, encode_word};
+use crate::normalize::{is_trivially_normalized, normalize};
 use crate::scratch::{Scratch, WordScratch};
 use crate::source::{PreTokenizer, Role, TokenKind, VocabularyKind};
 use crate::tokenizer::Tokenizer;
@@ -58,7 +59,8 @@ impl Tokenizer<'_> {
     /// Bytes that are no UTF-8 are encoded as bytes.
     ///
     /// # Errors
-    /// [`EncodeError::TextTooLong`] when the scratch was made for shorter texts.
+    /// [`EncodeError::TextTooLong`] when the scratch was made for shorter texts, or a part of
+    /// the text becomes longer than that when normalised (some tokens were emitted then).
     pub fn encode(
         &self,
         text: &[u8],
@@ -80,9 +82,7 @@ impl Tokenizer<'_> {
             emit(id);
         }
         let lost_bytes = match facts.kind {
-            VocabularyKind::BytePair => {
-                self.encode_byte_pair(text, options, &mut scratch.word, &mut emit)
-            }
+            VocabularyKind::BytePair => self.encode_byte_pair(text, options, scratch, &mut emit)?,
             VocabularyKind::SentencePiece => {
                 self.encode_sentence_piece(text, options, scratch, &mut emit)
             }
@@ -142,31 +142,52 @@ impl Tokenizer<'_> {
         &self,
         text: &[u8],
         options: EncodeOptions,
+        scratch: &mut Scratch,
+        emit: &mut dyn FnMut(u32),
+    ) -> Result<usize, EncodeError> {
+        let Scratch { word: word_scratch, text: buffer, .. } = scratch;
+        let (mut start, mut lost_bytes) = (0, 0);
+        loop {
+            let special = self.next_special(text, start, options.special_text);
+            let fragment = &text[start..special.map_or(text.len(), |found| found.start)];
+            let fragment = match self.facts().normalization {
+                Normalization::FormC if !is_trivially_normalized(fragment) => {
+                    let (len_bytes, len_bytes_max) = (normalize(fragment, buffer), buffer.len());
+                    buffer
+                        .get(..len_bytes)
+                        .ok_or(EncodeError::TextTooLong { len_bytes, len_bytes_max })?
+                }
+                Normalization::FormC | Normalization::None => fragment,
+            };
+            lost_bytes += self.encode_words(fragment, word_scratch, emit);
+            let Some(special) = special else { return Ok(lost_bytes) };
+            emit(special.id);
+            start = special.end;
+        }
+    }
+
+    fn encode_words(
+        &self,
+        fragment: &[u8],
         scratch: &mut WordScratch,
         emit: &mut dyn FnMut(u32),
     ) -> usize {
         let splitter = self.facts().pre_tokenizer;
         let (mut start, mut lost_bytes) = (0, 0);
-        loop {
-            let special = self.next_special(text, start, options.special_text);
-            let fragment = &text[..special.map_or(text.len(), |found| found.start)];
-            while start < fragment.len() {
-                let end = word_end(splitter, fragment, start);
-                let word = &fragment[start..end];
-                lost_bytes += match (splitter, self.mergeable_token_of(word)) {
-                    // Llama 3 takes a word that is a token as it is.
-                    (PreTokenizer::Llama3, Some(id)) => {
-                        emit(id);
-                        0
-                    }
-                    (_, _) => encode_word::<BytePair>(self, word, scratch, emit),
-                };
-                start = end;
-            }
-            let Some(special) = special else { return lost_bytes };
-            emit(special.id);
-            start = special.end;
+        while start < fragment.len() {
+            let end = word_end(splitter, fragment, start);
+            let word = &fragment[start..end];
+            lost_bytes += match (splitter, self.mergeable_token_of(word)) {
+                // Llama 3 takes a word that is a token as it is.
+                (PreTokenizer::Llama3, Some(id)) => {
+                    emit(id);
+                    0
+                }
+                (_, _) => encode_word::<BytePair>(self, word, scratch, emit),
+            };
+            start = end;
         }
+        lost_bytes
     }
 
     /// Here each fragment is copied, one byte for either spelling of a space, behind the space

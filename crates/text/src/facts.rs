@@ -47,6 +47,15 @@ impl Presence {
     }
 }
 
+/// What is done to text before it is split into words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Normalization {
+    /// Nothing.
+    None,
+    /// Unicode's normalisation form C.
+    FormC,
+}
+
 /// Everything about a vocabulary but its texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
@@ -54,6 +63,8 @@ pub struct Facts {
     pub kind: VocabularyKind,
     /// The word splitter (byte pair only; ignored for SentencePiece).
     pub pre_tokenizer: PreTokenizer,
+    /// What is done to text first (byte pair only).
+    pub normalization: Normalization,
     /// How merges are ordered and stored.
     pub merge_form: MergeForm,
     /// Number of tokens.
@@ -84,17 +95,19 @@ impl Facts {
         let name = source.model().ok_or(TableError::ModelMissing)?;
         let kind = VocabularyKind::from_name(name)
             .ok_or_else(|| TableError::ModelUnknown { name: shortened(name) })?;
-        let pre_tokenizer = match kind {
-            VocabularyKind::SentencePiece => PreTokenizer::Gpt2,
+        let (pre_tokenizer, normalization) = match kind {
+            VocabularyKind::SentencePiece => (PreTokenizer::Gpt2, Normalization::None),
             VocabularyKind::BytePair => {
                 let name = source.pre_tokenizer().unwrap_or("default");
-                PreTokenizer::from_name(name)
-                    .ok_or_else(|| TableError::PreTokenizerUnknown { name: shortened(name) })?
+                let pre_tokenizer = PreTokenizer::from_name(name)
+                    .ok_or_else(|| TableError::PreTokenizerUnknown { name: shortened(name) })?;
+                (pre_tokenizer, normalization_of(name))
             }
         };
         let mut facts = Self {
             kind,
             pre_tokenizer,
+            normalization,
             merge_form: MergeForm::ScoreById,
             token_count: 0,
             text_len_bytes: 0,
@@ -215,6 +228,14 @@ impl Facts {
         self.end_tokens[at] = id;
         self.end_token_count += 1;
         Ok(())
+    }
+}
+
+/// Files do not say how text is normalised; the name of the splitter tells the family.
+fn normalization_of(pre_tokenizer: &str) -> Normalization {
+    match pre_tokenizer {
+        "qwen2" | "stablelm2" => Normalization::FormC,
+        _ => Normalization::None,
     }
 }
 

@@ -17,6 +17,7 @@ mod facts;
 mod layout;
 pub mod limits;
 mod merge;
+mod normalize;
 mod scratch;
 mod source;
 mod template;
@@ -24,6 +25,8 @@ mod template_value;
 mod tokenizer;
 mod tree;
 mod unicode;
+mod unicode_compositions;
+mod unicode_decompositions;
 mod unicode_letters;
 mod words;
 
@@ -31,7 +34,7 @@ pub use build::build;
 pub use decode::{ControlTokens, LeadingSpace, StreamDecoder};
 pub use encode::{EncodeOptions, Encoded, Ends, SpecialText};
 pub use error::{EncodeError, TableError};
-pub use facts::{Facts, MergeForm, Presence};
+pub use facts::{Facts, MergeForm, Normalization, Presence};
 pub use layout::TableLayout;
 pub use scratch::Scratch;
 pub use source::{

@@ -46,6 +46,9 @@ pub const VERDICT_SLOTS: usize = 4096;
 /// Longest text that one scratch may be made for.
 pub const TEXT_LEN_BYTES_MAX: usize = 1 << 30;
 
+/// Most characters that may change each other in normalisation; longer runs stay as they are.
+pub const NORMALIZED_SEGMENT_CHARS_MAX: usize = 128;
+
 /// Longest chat template in bytes.
 pub const TEMPLATE_LEN_BYTES_MAX: usize = 256 << 10;
 

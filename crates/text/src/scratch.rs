@@ -4,7 +4,7 @@
 //! tree     4.3 bytes a position   order keys of neighbouring symbols of a long word
 //! starts   1 bit a position       where symbols begin
 //! symbols  4 bytes a position     their tokens (byte pair)
-//! text     1 byte a position      the text with spaces in one spelling (SentencePiece)
+//! text     1 byte a position      the text with spaces in one spelling, or normalised
 //! verdicts 16 KiB                 tokens known to encode as themselves, or not to
 //! ```
 
@@ -73,12 +73,13 @@ struct Lens {
 
 impl Lens {
     fn new(kind: VocabularyKind, len_bytes_max: usize) -> Self {
-        // SentencePiece may put one space before a text.
+        // SentencePiece may put one space before a text; normalising may lengthen it, and then
+        // the bound is on the longer.
         let positions = len_bytes_max + 1;
         let starts = positions.div_ceil(64);
         let tree = tree_len(positions);
         match kind {
-            VocabularyKind::BytePair => Self { tree, starts, symbols: positions, text: 0 },
+            VocabularyKind::BytePair => Self { tree, starts, symbols: positions, text: positions },
             VocabularyKind::SentencePiece => Self { tree, starts, symbols: 0, text: positions },
         }
     }
