@@ -14,4 +14,4 @@ pub mod shadow;
 pub mod simulate;
 
 pub use random::Random;
-pub use simulate::{Corruption, Policy, simulate};
+pub use simulate::{Corruption, Policy, exhaust, simulate};

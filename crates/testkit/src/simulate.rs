@@ -112,12 +112,54 @@ pub fn simulate(
                 _ => dim.max,
             })
             .collect();
-        machine.host_writes(random)?;
-        machine.run(phase, &dims, random, policy)?;
+        machine.host_writes(|| random.once_in(2))?;
+        let lanes = plan.schedules[phase].lanes.len();
+        let mut priority: Vec<usize> = (0..lanes).collect();
+        random.shuffle(&mut priority);
+        machine.run(phase, &dims, &mut |starts, ends| {
+            choose(random, policy, starts, ends, &mut priority)
+        })?;
         machine.host_reads()?;
         choices.clone_from(&plan.program.flow.next[phase]);
     }
     Ok(())
+}
+
+/// Runs some phases one after the other at the dims' maxima, every interleaving of the last one.
+/// How many were tried; at most `limit`, then it stops.
+///
+/// # Errors
+/// The first corruption met.
+pub fn exhaust(plan: &Plan, phases: &[usize], limit: usize) -> Result<usize, Corruption> {
+    let dims = plan.program.dims_max();
+    // The choices of the current interleaving, and out of how many each was made.
+    let mut path: Vec<(usize, usize)> = Vec::new();
+    for tried in 1..=limit {
+        let mut machine = Machine::new(plan);
+        machine.host_first_values()?;
+        for (index, phase) in phases.iter().enumerate() {
+            machine.host_writes(|| true)?;
+            let mut at = 0;
+            machine.run(*phase, &dims, &mut |starts, ends| {
+                let choices: Vec<usize> = ends.iter().chain(starts).copied().collect();
+                if index + 1 < phases.len() {
+                    return choices[0];
+                }
+                if at == path.len() {
+                    path.push((0, choices.len()));
+                }
+                at += 1;
+                choices[path[at - 1].0]
+            })?;
+            machine.host_reads()?;
+        }
+        while path.pop_if(|(choice, count)| *choice + 1 == *count).is_some() {}
+        match path.last_mut() {
+            Some((choice, _)) => *choice += 1,
+            None => return Ok(tried),
+        }
+    }
+    Ok(limit)
 }
 
 /// One access of an operation, with what the reference says of it.
@@ -230,9 +272,9 @@ impl<'p> Machine<'p> {
     }
 
     /// Between two phases the host may write some of the external tensors.
-    fn host_writes(&mut self, random: &mut Random) -> Result<(), Corruption> {
+    fn host_writes(&mut self, mut wants: impl FnMut() -> bool) -> Result<(), Corruption> {
         for id in self.lasting() {
-            if self.plan.program.tensor(id).residence == Residence::External && random.once_in(2) {
+            if self.plan.program.tensor(id).residence == Residence::External && wants() {
                 self.host_write(id)?;
             }
         }
@@ -298,8 +340,7 @@ impl<'p> Machine<'p> {
         &mut self,
         phase: usize,
         dims: &[u64],
-        random: &mut Random,
-        policy: Policy,
+        choose: &mut dyn FnMut(&[usize], &[usize]) -> usize,
     ) -> Result<(), Corruption> {
         let steps = self.reference(phase, dims)?;
         let schedule = &self.plan.schedules[phase];
@@ -312,8 +353,6 @@ impl<'p> Machine<'p> {
         }
         let mut next = vec![0usize; lanes];
         let mut running = vec![false; lanes];
-        let mut priority: Vec<usize> = (0..lanes).collect();
-        random.shuffle(&mut priority);
         loop {
             let can_start = |lane: &usize| {
                 !running[*lane]
@@ -326,7 +365,7 @@ impl<'p> Machine<'p> {
             if starts.is_empty() && ends.is_empty() {
                 break;
             }
-            let lane = choose(random, policy, &starts, &ends, &mut priority);
+            let lane = choose(&starts, &ends);
             let task = &schedule.lanes[lane][next[lane]];
             if running[lane] {
                 self.end(phase, task, &steps, dims)?;
