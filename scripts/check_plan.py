@@ -5,7 +5,10 @@ Written from the description of the format, not from the product's own checker, 
 means: order is a reachability relation over tasks, sharing is looked at pair by pair. It is slow
 and plain on purpose. Exit code 0: no violation; 1: violations, one a line; 2: not a plan.
 
-    check_plan.py PLAN.json
+    check_plan.py [--to-the-letter] PLAN.json
+
+R3 asks what lives through a phase. A value that every way round writes anew before it is read is
+not needed in between; taken to the letter the rule keeps it all the same. Both can be asked for.
 """
 
 import hashlib
@@ -15,8 +18,9 @@ import sys
 
 
 class Checker:
-    def __init__(self, plan):
+    def __init__(self, plan, to_the_letter=False):
         self.plan = plan
+        self.to_the_letter = to_the_letter
         self.violations = []
         self.tensors = plan["tensors"]
         self.phases = {phase["name"]: phase for phase in plan["phases"]}
@@ -87,6 +91,10 @@ class Checker:
 
     def sizes(self):
         arena = self.plan["arena"]
+        alignment = arena["alignment"]
+        if alignment < 64 or alignment & alignment - 1:
+            self.bad("R6", f"alignment {alignment} is no power of two from 64 up")
+            alignment = 64
         for tensor in self.tensors:
             elements = 1
             for extent in tensor["shape"]:
@@ -98,7 +106,7 @@ class Checker:
             offset = tensor["offset"]
             if offset is None:
                 continue
-            if offset % arena["alignment"] or offset % 64:
+            if offset % alignment:
                 self.bad("R6", f"{tensor['name']}: offset {offset} is not aligned")
             if offset < 0 or offset + tensor["bytes"] > arena["bytes"]:
                 self.bad("R6", f"{tensor['name']}: outside the arena")
@@ -241,6 +249,11 @@ class Checker:
     def pair(self, name, phase, a, b, accesses, summaries, before):
         """Two tensors with common bytes in one phase."""
         first, second = self.tensors[a], self.tensors[b]
+        if "external" in (first["residence"], second["residence"]) and None is (
+            first["phase"] or second["phase"]
+        ):
+            self.bad("R3", f"{first['name']} and {second['name']} share bytes, one is the host's")
+            return
         for kept, other in ((a, b), (b, a)):
             if self.tensors[kept]["phase"] is None and self.lives_through(name, kept):
                 if any(touch[2]["mode"] != "read" for touch in accesses.get(other, [])):
@@ -297,11 +310,14 @@ class Checker:
                     self.bad("R2", f"{name}/{op['name']}: in place with other slices")
 
     def first_mode(self, name, id):
-        for op in self.phases[name]["ops"]:
-            for access in op["access"]:
-                if access["tensor"] == id:
-                    return access["mode"]
-        return None
+        if not hasattr(self, "first_modes"):
+            self.first_modes = {}
+            for phase in self.phases.values():
+                for op in phase["ops"]:
+                    for access in op["access"]:
+                        key = (phase["name"], access["tensor"])
+                        self.first_modes.setdefault(key, access["mode"])
+        return self.first_modes.get((name, id))
 
     def exposed(self):
         if not hasattr(self, "exposed_in"):
@@ -329,11 +345,26 @@ class Checker:
                 self.reached[start] = seen
         return self.reached[name]
 
+    def live_at_start(self, name, id, seen):
+        """Whether some way from the start of a phase reads the tensor before it writes it."""
+        if name in seen:
+            return False
+        seen.add(name)
+        mode = self.first_mode(name, id)
+        if mode is not None:
+            return mode != "write"
+        return self.live_at_end(name, id, seen)
+
+    def live_at_end(self, name, id, seen):
+        after = self.plan["flow"]["next"].get(name, [])
+        return any(self.live_at_start(follower, id, seen) for follower in after)
+
     def lives_through(self, name, id):
-        """R3 to the letter: some phase from here on reads it before it writes it."""
         if self.tensors[id]["residence"] == "external":
             return True
-        return bool(self.exposed().get(id, set()) & self.reachable(name))
+        if self.to_the_letter:
+            return bool(self.exposed().get(id, set()) & self.reachable(name))
+        return self.live_at_start(name, id, set()) or self.live_at_end(name, id, set())
 
     def lasting_reads(self):
         """Constants and carried values are written on every way to their readers."""
@@ -375,7 +406,7 @@ class Checker:
         ids = arena["witness"]
         if len(set(ids)) != len(ids):
             self.bad("R7", "the witness names a tensor twice")
-        align = arena["alignment"]
+        align = max(arena["alignment"], 1)
         total = sum(-(-self.tensors[id]["bytes"] // align) * align for id in ids)
         if total != arena["live_peak_bytes"]:
             self.bad("R7", f"the witness adds up to {total}, not {arena['live_peak_bytes']}")
@@ -470,17 +501,18 @@ def check_digest(text, plan):
 
 
 def main():
-    if len(sys.argv) != 2:
+    names = [name for name in sys.argv[1:] if name != "--to-the-letter"]
+    if len(names) != 1:
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    with open(sys.argv[1], encoding="utf-8", newline="") as file:
+    with open(names[0], encoding="utf-8", newline="") as file:
         text = file.read()
     try:
         plan = json.loads(text)
         if plan["format"] != "dctms-plan" or plan["version"] != 1:
             print("not a plan of version 1", file=sys.stderr)
             return 2
-        violations = Checker(plan).run()
+        violations = Checker(plan, len(names) < len(sys.argv) - 1).run()
         if not check_digest(text, plan):
             violations.append("digest: not that of these bytes")
     except (KeyError, IndexError, TypeError, ValueError) as error:
