@@ -4,7 +4,10 @@
 //! signed activations into pairs of i16; as many of those sums as provably fit are added before
 //! `vpmaddwd` widens them (8 k-groups of 4-bit weights: 8·2·15·127 < 2¹⁵). Signed 8-bit weights
 //! go through |w| and x·sign(w). A block is unpacked once into a small array on the stack and
-//! used for up to four tokens.
+//! used for up to eight tokens.
+//!
+//! **Inlining.** The helpers take `TOKENS`, which most have no use for, so that each instance has
+//! one caller and is inlined whatever its size; `inline(always)` is not allowed here.
 //!
 //! Pointers stay inside the slices whose lengths [`crate::matmul::matmul`] checked, by the same
 //! offsets as in the AVX-512 shell.
@@ -58,7 +61,7 @@ struct Call<'a> {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run<K: Kind>(call: &Call<'_>) {
     let column_bytes = call.weights.cols() / BLOCK_COLS * size_of::<ActBlock>();
-    let chunk = (TOKEN_CHUNK_BYTES / column_bytes).next_multiple_of(4).max(4);
+    let chunk = (TOKEN_CHUNK_BYTES / column_bytes).next_multiple_of(8).max(8);
     let mut first = 0;
     while first < call.tokens {
         let end = call.tokens.min(first + chunk);
@@ -66,7 +69,11 @@ unsafe fn run<K: Kind>(call: &Call<'_>) {
             let mut token = first;
             // SAFETY: as this function's; the tile and the tokens exist.
             unsafe {
-                while end - token >= 4 {
+                while end - token >= 8 {
+                    group::<K, 8>(call, tile, token);
+                    token += 8;
+                }
+                if end - token >= 4 {
                     group::<K, 4>(call, tile, token);
                     token += 4;
                 }
@@ -103,12 +110,13 @@ unsafe fn group<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, toke
                 header = weights;
                 weights = weights.add(layout.header_bytes());
             }
-            let integers = unpack::<K>(weights);
-            for half in 0..2 {
-                let scales = Scales::load::<K>(header, weights, half);
-                for (token, acc) in acc.iter_mut().enumerate() {
-                    acc[half] = advance::<K>(&integers, half, &scales, x.add(token), acc[half]);
-                }
+            let integers = unpack::<K, TOKENS>(weights);
+            let scales = [
+                Scales::load::<K, TOKENS>(header, weights, 0),
+                Scales::load::<K, TOKENS>(header, weights, 1),
+            ];
+            for (token, acc) in acc.iter_mut().enumerate() {
+                *acc = advance::<K, TOKENS>(&integers, &scales, x.add(token), *acc);
             }
             weights = weights.add(layout.block_bytes());
             x = x.wrapping_add(call.tokens);
@@ -134,7 +142,7 @@ unsafe fn group<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, toke
 /// The features are there; `at` points to the planes of a block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack<K: Kind>(at: *const u8) -> [Halves<__m256i>; BLOCK_GROUPS] {
+unsafe fn unpack<K: Kind, const TOKENS: usize>(at: *const u8) -> [Halves<__m256i>; BLOCK_GROUPS] {
     let layout = K::LAYOUT;
     // SAFETY: vector < (low_bytes + high_bytes) / 64 and half < 2 for every call below.
     let load = |vector: usize, half: usize| unsafe {
@@ -205,7 +213,11 @@ impl Scales {
     /// kinds) and `block` to the block; `half` < 2.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn load<K: Kind>(header: *const u8, block: *const u8, half: usize) -> Self {
+    unsafe fn load<K: Kind, const TOKENS: usize>(
+        header: *const u8,
+        block: *const u8,
+        half: usize,
+    ) -> Self {
         let layout = K::LAYOUT;
         // SAFETY: block_bytes = planes + scale_bytes; each load stays below scale_bytes or
         // header_bytes of that scheme.
@@ -268,74 +280,106 @@ const fn groups_per_flush(layout: &QuantLayout) -> usize {
     }
 }
 
-/// Takes the accumulators of 8 rows and one token over one block.
+/// Takes the accumulators of 16 rows and one token over one block.
 ///
 /// # Safety
-/// The features are there; `x` points to a block; `half` < 2.
+/// The features are there; `x` points to a block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn advance<K: Kind>(
+unsafe fn advance<K: Kind, const TOKENS: usize>(
     integers: &[Halves<__m256i>; BLOCK_GROUPS],
-    half: usize,
-    scales: &Scales,
+    scales: &Halves<Scales>,
     x: *const ActBlock,
-    acc: __m256,
-) -> __m256 {
+    acc: Halves<__m256>,
+) -> Halves<__m256> {
     let layout = K::LAYOUT;
     let zero = if layout.low_bits == 8 { 0 } else { layout.zero };
-    // SAFETY: `x` is valid; q is 32 bytes, read as 8 words, s one word.
-    let (words, sums, dx) = unsafe {
-        let words = (&raw const (*x).q).cast::<i32>();
+    // SAFETY: `x` is valid; s is one word.
+    let (sums, dx) = unsafe {
         let sums = (&raw const (*x).s).cast::<i32>().read_unaligned();
-        (words, _mm256_set1_epi32(sums), _mm256_set1_ps((*x).d))
+        (_mm256_set1_epi32(sums), _mm256_set1_ps((*x).d))
     };
-    let products = |group: usize| {
-        // SAFETY: group < 8.
-        let x = _mm256_set1_epi32(unsafe { words.add(group).read_unaligned() });
-        let w = integers[group][half];
-        match layout.low_bits {
-            8 => _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)),
-            _ => _mm256_maddubs_epi16(w, x),
-        }
+    // The zero points of (first half, second half) of the columns as a pair of i16.
+    let fold = |dot: __m256i, low: i32, high: i32| match zero {
+        0 => dot,
+        _ => _mm256_sub_epi32(dot, _mm256_madd_epi16(pair(low, high), sums)),
     };
-    let ones = _mm256_set1_epi16(1);
-    let dot = |start: __m256i, groups: core::ops::Range<usize>| {
-        let run = groups_per_flush(&layout).min(groups.len());
-        groups.clone().step_by(run).fold(start, |sum, first| {
-            let run = (first + 1..first + run)
-                .fold(products(first), |run, group| _mm256_add_epi16(run, products(group)));
-            _mm256_add_epi32(sum, _mm256_madd_epi16(run, ones))
-        })
+    let is_halved = match layout.scales {
+        ScaleScheme::Block | ScaleScheme::BlockMinimum | ScaleScheme::Super32Minimum => false,
+        ScaleScheme::Super16 | ScaleScheme::Super16Minimum => true,
     };
-    // The zero points of (first half, second half) as a pair of i16.
-    let pair = |low: i32, high: i32| _mm256_set1_epi32(low & 0xFFFF | high << 16);
-    let fold = |low: i32, high: i32| match zero {
-        0 => _mm256_setzero_si256(),
-        _ => _mm256_madd_epi16(pair(low, high), sums),
+    let middle = if is_halved { BLOCK_GROUPS / 2 } else { BLOCK_GROUPS };
+    // SAFETY: `x` is valid.
+    let (low, high) = unsafe {
+        let low = dot::<K, TOKENS, 0>(integers, x, 0..middle);
+        (low, dot::<K, TOKENS, 1>(integers, x, middle..BLOCK_GROUPS))
     };
-    let float = _mm256_cvtepi32_ps;
-    let dot = match layout.scales {
-        ScaleScheme::Block | ScaleScheme::BlockMinimum => float(dot(fold(-zero, -zero), 0..8)),
-        ScaleScheme::Super32Minimum => {
-            float(_mm256_mullo_epi32(dot(fold(-zero, -zero), 0..8), scales.scales[0]))
-        }
-        ScaleScheme::Super16 | ScaleScheme::Super16Minimum => {
-            let low = _mm256_mullo_epi32(dot(fold(-zero, 0), 0..4), scales.scales[0]);
-            let high = _mm256_mullo_epi32(dot(fold(0, -zero), 4..8), scales.scales[1]);
-            float(_mm256_add_epi32(low, high))
-        }
-    };
-    let acc = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales.d, dx), acc);
-    let minimum = _mm256_mul_ps(scales.minimum, dx);
-    match layout.scales {
-        ScaleScheme::Block | ScaleScheme::Super16 => acc,
-        ScaleScheme::BlockMinimum => {
-            let sum = _mm256_madd_epi16(pair(1, 1), sums);
-            _mm256_fmadd_ps(float(sum), minimum, acc)
-        }
-        ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
-            let sum = _mm256_madd_epi16(scales.minima, sums);
-            _mm256_fnmadd_ps(float(sum), minimum, acc)
+    let mut advanced = acc;
+    for (half, acc) in advanced.iter_mut().enumerate() {
+        let scales = &scales[half];
+        let dot = match layout.scales {
+            ScaleScheme::Block | ScaleScheme::BlockMinimum => fold(low[half], zero, zero),
+            ScaleScheme::Super32Minimum => _mm256_mullo_epi32(low[half], scales.scales[0]),
+            ScaleScheme::Super16 | ScaleScheme::Super16Minimum => _mm256_add_epi32(
+                _mm256_mullo_epi32(fold(low[half], zero, 0), scales.scales[0]),
+                _mm256_mullo_epi32(fold(high[half], 0, zero), scales.scales[1]),
+            ),
+        };
+        *acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(scales.d, dx), *acc);
+        let minimum = _mm256_mul_ps(scales.minimum, dx);
+        match layout.scales {
+            ScaleScheme::Block | ScaleScheme::Super16 => {}
+            ScaleScheme::BlockMinimum => {
+                let sum = _mm256_cvtepi32_ps(_mm256_madd_epi16(pair(1, 1), sums));
+                *acc = _mm256_fmadd_ps(sum, minimum, *acc);
+            }
+            ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
+                let sum = _mm256_cvtepi32_ps(_mm256_madd_epi16(scales.minima, sums));
+                *acc = _mm256_fnmadd_ps(sum, minimum, *acc);
+            }
         }
     }
+    advanced
+}
+
+/// A pair of i16 in every lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pair(low: i32, high: i32) -> __m256i {
+    _mm256_set1_epi32(low & 0xFFFF | high << 16)
+}
+
+/// Integer dot products of some k-groups, zero point not yet subtracted.
+///
+/// # Safety
+/// The features are there; `x` points to a block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dot<K: Kind, const TOKENS: usize, const HALF: usize>(
+    integers: &[Halves<__m256i>; BLOCK_GROUPS],
+    x: *const ActBlock,
+    groups: core::ops::Range<usize>,
+) -> Halves<__m256i> {
+    let run = groups_per_flush(&K::LAYOUT).min(groups.len().max(1));
+    let ones = _mm256_set1_epi16(1);
+    let mut sums = [_mm256_setzero_si256(); 2];
+    for first in groups.step_by(run) {
+        let mut narrow = [_mm256_setzero_si256(); 2];
+        for (group, integers) in integers.iter().enumerate().skip(first).take(run) {
+            // SAFETY: `x` is valid; q is 32 bytes, read as 8 words, group < 8.
+            let word = unsafe { (&raw const (*x).q).cast::<i32>().add(group).read_unaligned() };
+            let x = _mm256_set1_epi32(word);
+            for (narrow, w) in narrow.iter_mut().zip(integers) {
+                let products = match K::LAYOUT.low_bits {
+                    8 => _mm256_maddubs_epi16(_mm256_abs_epi8(*w), _mm256_sign_epi8(x, *w)),
+                    _ => _mm256_maddubs_epi16(*w, x),
+                };
+                *narrow = _mm256_add_epi16(*narrow, products);
+            }
+        }
+        for (sum, narrow) in sums.iter_mut().zip(narrow) {
+            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(narrow, ones));
+        }
+    }
+    sums
 }

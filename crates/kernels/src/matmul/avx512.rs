@@ -7,6 +7,10 @@
 //! stay in registers. Tiles follow each other in memory, so a shard is one sequential stream even
 //! with one token; reading several tiles side by side was measured and is a third slower here.
 //!
+//! **Inlining.** All of a block must end up in [`group`], where its vectors are registers. The
+//! helpers take `TOKENS`, which most have no use for, so that each instance has one caller:
+//! the compiler then inlines it whatever its size, where `inline(always)` is not allowed.
+//!
 //! Every pointer below stays inside the slices whose lengths [`crate::matmul::matmul`] checked:
 //! tile `i` starts at `i · tile_bytes`, block `b` inside it at `block_offset_bytes(b)`, the
 //! activations of block `b` and token `t` at index `b · tokens + t`, the output of tile `i` and
@@ -134,10 +138,10 @@ unsafe fn group<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, toke
                 let ahead = x.wrapping_add(PREFETCH_BLOCKS * call.tokens);
                 prefetch(ahead.cast(), TOKENS * size_of::<ActBlock>() + 63);
             }
-            let integers = unpack::<K>(weights);
-            let scales = Scales::load::<K>(header, weights);
+            let integers = unpack::<K, TOKENS>(weights);
+            let scales = Scales::load::<K, TOKENS>(header, weights);
             for (token, acc) in acc.iter_mut().enumerate() {
-                *acc = advance::<K>(&integers, &scales, x.add(token), *acc);
+                *acc = advance::<K, TOKENS>(&integers, &scales, x.add(token), *acc);
             }
             weights = weights.add(layout.block_bytes());
             x = x.wrapping_add(call.tokens);
@@ -167,7 +171,7 @@ fn prefetch(at: *const u8, length: usize) {
 /// The features are there; `at` points to the planes of a block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn unpack<K: Kind>(at: *const u8) -> [__m512i; BLOCK_GROUPS] {
+unsafe fn unpack<K: Kind, const TOKENS: usize>(at: *const u8) -> [__m512i; BLOCK_GROUPS] {
     let layout = K::LAYOUT;
     // SAFETY: vector < (low_bytes + high_bytes) / 64 for every call below.
     let load = |vector: usize| unsafe { _mm512_loadu_si512(at.add(vector * VECTOR_BYTES).cast()) };
@@ -244,7 +248,7 @@ impl Scales {
     /// kinds) and `block` to the block.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-    unsafe fn load<K: Kind>(header: *const u8, block: *const u8) -> Self {
+    unsafe fn load<K: Kind, const TOKENS: usize>(header: *const u8, block: *const u8) -> Self {
         let layout = K::LAYOUT;
         // SAFETY: block_bytes = planes + scale_bytes; each load stays below scale_bytes or
         // header_bytes of that scheme.
@@ -297,7 +301,7 @@ impl Scales {
 /// The features are there; `x` points to a block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn advance<K: Kind>(
+unsafe fn advance<K: Kind, const TOKENS: usize>(
     integers: &[__m512i; BLOCK_GROUPS],
     scales: &Scales,
     x: *const ActBlock,
