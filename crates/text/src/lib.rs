@@ -21,6 +21,7 @@ mod normalize;
 mod scratch;
 mod source;
 mod template;
+mod template_scan;
 mod template_value;
 mod tokenizer;
 mod tree;

@@ -50,11 +50,17 @@ pub const TEXT_LEN_BYTES_MAX: usize = 1 << 30;
 pub const NORMALIZED_SEGMENT_CHARS_MAX: usize = 128;
 
 /// Longest chat template in bytes.
-pub const TEMPLATE_LEN_BYTES_MAX: usize = 256 << 10;
+pub const TEMPLATE_LEN_BYTES_MAX: usize = 64 << 10;
+
+/// Most bytes of one tag of a template outside strings and white space: its longest chain.
+pub const TEMPLATE_TAG_BYTES_MAX: usize = 2048;
+
+/// Most `elif`s of a template.
+pub const TEMPLATE_ELIF_COUNT_MAX: usize = 512;
 
 /// Most work of one rendering, in the template engine's units: an instruction or 64 bytes each.
-/// A usual template takes about twenty a message.
-pub const TEMPLATE_FUEL_MAX: u64 = 1 << 18;
+/// A usual template takes about twenty a message and five for 64 bytes of content.
+pub const TEMPLATE_FUEL_MAX: u64 = 1 << 16;
 
 /// Most nested calls of a rendering.
 pub const TEMPLATE_RECURSION_MAX: usize = 64;

@@ -2,15 +2,23 @@
 //!
 //! A template is a Jinja program inside a model file, written for Hugging Face's environment:
 //! blocks trimmed, `raise_exception`, Python's string methods, JSON without HTML escapes, loop
-//! controls. It is untrusted: its length, its work and its nesting are bounded. `strftime_now` is
-//! left undefined, so that the same messages give the same text on any day; templates then take
-//! their own fixed date.
+//! controls. `strftime_now` is left undefined, so that the same messages give the same text on
+//! any day; templates then take their own fixed date.
+//!
+//! A template is untrusted: its length, its work, its nesting and its chains are bounded. Usual
+//! ones need less than 64 KiB of stack, hostile chains and macros less than 1 MiB. Not bounded is
+//! the depth of lists that a template nests while it runs: printing or comparing tens of
+//! thousands of levels takes about 1 KiB of stack each, in the template engine.
 //!
 //! A file without a template gets one by its vocabulary: ChatML when `<|im_start|>` is a token,
 //! Gemma's when `<start_of_turn>` is, else the messages' contents, one a line.
 
-use crate::limits::{TEMPLATE_FUEL_MAX, TEMPLATE_LEN_BYTES_MAX, TEMPLATE_RECURSION_MAX};
+use crate::limits::{
+    TEMPLATE_ELIF_COUNT_MAX, TEMPLATE_FUEL_MAX, TEMPLATE_LEN_BYTES_MAX, TEMPLATE_RECURSION_MAX,
+    TEMPLATE_TAG_BYTES_MAX,
+};
 use crate::source::Role;
+use crate::template_scan::{Excess, excess};
 use crate::template_value::{ordered_map, to_json};
 use crate::tokenizer::Tokenizer;
 use minijinja::syntax::SyntaxConfig;
@@ -181,6 +189,17 @@ impl ChatTemplate {
             let (len_bytes, len_bytes_max) = (source.len(), TEMPLATE_LEN_BYTES_MAX);
             return Err(TemplateError::TooLong { len_bytes, len_bytes_max });
         }
+        match excess(source) {
+            Some(Excess::Tag { line }) => {
+                let (what, count_max) = ("bytes in one tag", TEMPLATE_TAG_BYTES_MAX);
+                return Err(TemplateError::TooComplex { line, what, count_max });
+            }
+            Some(Excess::Elifs { line }) => {
+                let (what, count_max) = ("elifs", TEMPLATE_ELIF_COUNT_MAX);
+                return Err(TemplateError::TooComplex { line, what, count_max });
+            }
+            None => {}
+        }
         environment.add_template_owned(NAME, source.to_string()).map_err(TemplateError::from)?;
         Ok(Self { environment, origin })
     }
@@ -195,6 +214,15 @@ pub enum TemplateError {
         len_bytes: usize,
         /// The longest accepted.
         len_bytes_max: usize,
+    },
+    /// The template has a longer chain of operators or branches than the stack could bear.
+    TooComplex {
+        /// Its line, from one.
+        line: usize,
+        /// What there is too much of.
+        what: &'static str,
+        /// How much is accepted.
+        count_max: usize,
     },
     /// The template is no Jinja.
     Syntax {
@@ -252,6 +280,9 @@ impl fmt::Display for TemplateError {
                 f,
                 "the chat template has {len_bytes} bytes, at most {len_bytes_max} are accepted"
             ),
+            Self::TooComplex { line, what, count_max } => {
+                write!(f, "the chat template has more than {count_max} {what} at line {line}")
+            }
             Self::Syntax { line, message } => {
                 write!(f, "the chat template is malformed in line {line}: {message}")
             }
