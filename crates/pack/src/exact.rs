@@ -107,8 +107,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Searches for a packing within `capacity` until the skyline has done `steps_max` steps.
-    pub fn dive(&mut self, capacity: u64, steps_max: u64) -> Outcome {
+    /// Searches for a packing within `capacity` until it has made `decisions_max` decisions or the
+    /// skyline has done `steps_max` steps.
+    pub fn dive(&mut self, capacity: u64, decisions_max: u64, steps_max: u64) -> Outcome {
         self.sky.undo(0);
         self.sky.capacity = capacity;
         self.frames.clear();
@@ -118,8 +119,10 @@ impl<'a> Search<'a> {
             return Outcome::Failed;
         }
         self.split(0, self.sky.sections.count() as u32, ROOT);
+        let mut decisions = 0;
         while let Some((from, to, parent)) = self.pending.pop() {
-            if self.sky.steps > steps_max {
+            decisions += 1;
+            if decisions > decisions_max || self.sky.steps > steps_max {
                 return Outcome::Undecided;
             }
             let opened = self.open(from, to, parent);
@@ -331,7 +334,7 @@ struct Survey {
 /// Sections of least weight are decided first.
 fn weigh(sky: &Skyline, s: usize, choice: Choice) -> (u64, u64, u64) {
     let slack = sky.slack(s);
-    let alternatives = u64::from(sky.choices[s]) + u64::from(slack > 0);
+    let alternatives = u64::from(sky.front[s].choices) + u64::from(slack > 0);
     let first = match choice {
         Choice::Fewest => alternatives,
         Choice::FewestPerFailure if alternatives > 1 => {

@@ -52,7 +52,7 @@ pub(crate) fn improve(task: &mut Task, best: &mut Placed, placer: &mut Placer) -
         }
         idle += 1;
         if let Some(exact) = &mut exact {
-            exact.turn(task, slice, best, placer);
+            exact.turn(task, best, placer);
         }
         if (best.arena, task.lower_bound) == (before.0, before.1) {
             slice += slice / 8;
@@ -97,20 +97,20 @@ struct Exact<'a> {
     unit: u64,
     random: SplitMix64,
     dive: usize,
-    /// Share of the way from the bound to the best arena at which the next target lies.
-    share: u64,
+    /// Decisions of the next dive. The first is given a quarter more than a dive without a single
+    /// dead end takes.
+    decisions: u64,
 }
 
 /// By what candidates are ranked.
-const RANKS: [Rank; 4] = [Rank::Duration, Rank::Size, Rank::Area, Rank::Load];
+const RANKS: [Rank; 5] = [Rank::Duration, Rank::Size, Rank::Area, Rank::Load, Rank::Offset];
 /// The whole way from the lower bound to the best arena, of which a target takes a share.
 const SHARE_WHOLE: u64 = 64;
-/// A share beyond which the next is none again.
-const SHARE_MAX: u64 = 60;
+const SHARES: [u64; 7] = [0, 4, 32, 8, 48, 16, 24];
 const CHOICES: [Choice; 3] = [Choice::Fewest, Choice::FewestPerFailure, Choice::MostFailures];
 
-/// A dive down to a packing looks at each membership about this often, so it is given as much.
-const MEMBER_LOOKS_PER_DIVE: u64 = 400;
+/// Growth of the decisions that a dive may make, from one dive to the next, in thousandths.
+const GROWTH: u64 = 10;
 
 #[derive(Clone, Copy, Debug)]
 enum Rank {
@@ -118,6 +118,8 @@ enum Rank {
     Size,
     Area,
     Load,
+    /// Lowest in the best packing so far first.
+    Offset,
 }
 
 impl<'a> Exact<'a> {
@@ -133,49 +135,35 @@ impl<'a> Exact<'a> {
             sections,
             loads: (0..sections.ids.len()).map(|b| peak(b).unwrap_or(0)).collect(),
             unit: unit(sections.sizes.iter().copied().chain(pins), &sections.alignments),
-            random: SplitMix64::new(1),
+            random: SplitMix64::new(2),
             dive: 0,
-            share: 0,
+            decisions: sections.ids.len() as u64 * 5 / 4 + 100,
         }
     }
 
-    /// One round of dives, each of at most `slice` steps.
-    fn turn(&mut self, task: &mut Task, slice: u64, best: &mut Placed, placer: &mut Placer) {
-        for dive in 0..2 * RANKS.len() {
+    /// One round of dives, one for each share.
+    fn turn(&mut self, task: &mut Task, best: &mut Placed, placer: &mut Placer) {
+        for share in SHARES {
             if best.arena <= task.enough || placer.steps >= task.steps_max {
                 return;
             }
-            let before = best.arena;
-            let share = if dive < RANKS.len() { self.share } else { 0 };
-            self.aim(task, share, slice, best, placer);
-            if best.arena < before {
-                self.share /= 2;
-                return;
-            }
+            self.aim(task, share, best, placer);
         }
-        self.share = if self.share > SHARE_MAX { 0 } else { (self.share + SHARE_WHOLE) / 2 };
     }
 
     /// One dive for a packing within a target between the bound and the best arena.
-    fn aim(
-        &mut self,
-        task: &mut Task,
-        share: u64,
-        slice: u64,
-        best: &mut Placed,
-        placer: &mut Placer,
-    ) {
+    fn aim(&mut self, task: &mut Task, share: u64, best: &mut Placed, placer: &mut Placer) {
         let low = task.enough.max(task.lower_bound);
         let target = low + (best.arena - low) / SHARE_WHOLE * share;
         let target = target.min(best.arena - 1) / self.unit * self.unit;
         let rank = RANKS[self.dive % RANKS.len()];
         self.search.choice = CHOICES[self.dive / RANKS.len() % CHOICES.len()];
-        self.rank(rank);
+        self.rank(rank, best);
         self.dive += 1;
         let before = self.search.sky.steps;
-        let whole = (self.sections.members_count() as u64) * MEMBER_LOOKS_PER_DIVE;
-        let limit = slice.max(whole).min(task.steps_max - placer.steps);
-        let outcome = self.search.dive(target, before + limit);
+        let limit = before + (task.steps_max - placer.steps);
+        let outcome = self.search.dive(target, self.decisions, limit);
+        self.decisions += self.decisions * GROWTH / 1000;
         placer.steps += self.search.sky.steps - before + self.sections.ids.len() as u64;
         match outcome {
             Outcome::Found => {
@@ -194,7 +182,7 @@ impl<'a> Exact<'a> {
     }
 
     /// Ranks the candidates; all but the first few dives blur the ranks.
-    fn rank(&mut self, rank: Rank) {
+    fn rank(&mut self, rank: Rank, best: &Placed) {
         let blur = self.dive >= RANKS.len();
         for b in 0..self.sections.ids.len() {
             let (size, duration) = (self.sections.sizes[b], self.sections.durations[b]);
@@ -203,6 +191,7 @@ impl<'a> Exact<'a> {
                 Rank::Size => u128::from(size),
                 Rank::Area => u128::from(size) * u128::from(duration),
                 Rank::Load => u128::from(self.loads[b]),
+                Rank::Offset => u128::from(best.arena - best.offsets[self.sections.ids[b]]),
             };
             let factor = if blur { 512 + self.random.below(1024) } else { 1024 };
             let key = key.saturating_mul(u128::from(factor)) / 64;

@@ -168,8 +168,8 @@ impl Budget {
     pub const QUICK: Self = Self { steps: 0, goal: Goal::Minimize };
     /// For plans made while a program starts: tens of milliseconds at worst.
     pub const PLAN: Self = Self { steps: 5_000_000, goal: Goal::Minimize };
-    /// For a packing made once and kept: seconds to a minute.
-    pub const THOROUGH: Self = Self { steps: 4_000_000_000, goal: Goal::Minimize };
+    /// For a packing made once and kept: some seconds.
+    pub const THOROUGH: Self = Self { steps: 600_000_000, goal: Goal::Minimize };
 }
 
 /// What is known about a packing's arena.

@@ -9,8 +9,17 @@ use crate::sections::{Sections, Shape};
 enum Undo {
     Floor(u32, u64),
     Lower(u32, u64),
-    Choices(u32, u32),
+    Front(u32, Front),
     Placed(u32),
+}
+
+/// What the last look at a section's unplaced members found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Front {
+    /// Those whose lowest offset is the floor: the candidates.
+    pub choices: u32,
+    /// Least end of those that may come first, and the next least.
+    ends: [u64; 2],
 }
 
 /// A partial packing, built bottom up.
@@ -24,8 +33,8 @@ pub(crate) struct Skyline<'a> {
     pub total: Vec<u64>,
     /// Per section: buffers still to be placed.
     pub left: Vec<u32>,
-    /// Per section: unplaced buffers whose lowest offset is the floor.
-    pub choices: Vec<u32>,
+    /// Per section: what was found when it was last looked at.
+    pub front: Vec<Front>,
     /// Per buffer: its offset if placed, else its lowest possible offset.
     pub lower: Vec<u64>,
     pub placed: Vec<bool>,
@@ -87,7 +96,7 @@ impl<'a> Skyline<'a> {
             floor: vec![0; count],
             total,
             left: (0..count).map(|s| sections.members(s).len() as u32).collect(),
-            choices: vec![0; count],
+            front: vec![Front { choices: 0, ends: [u64::MAX; 2] }; count],
             lower: vec![0; buffers],
             placed: vec![false; buffers],
             across,
@@ -128,7 +137,7 @@ impl<'a> Skyline<'a> {
                     self.rehash_lower(b as usize, v);
                     self.lower[b as usize] = v;
                 }
-                Undo::Choices(s, v) => self.choices[s as usize] = v,
+                Undo::Front(s, front) => self.front[s as usize] = front,
                 Undo::Placed(b) => self.unplace(b as usize),
             }
         }
@@ -219,11 +228,24 @@ impl<'a> Skyline<'a> {
             return false;
         }
         for &s in sections.span(b) {
-            if old + self.total[s as usize] <= self.capacity {
-                self.enqueue(s as usize);
-            }
+            self.left_behind(s as usize, old, old + sections.sizes[b]);
         }
         true
+    }
+
+    /// A member's lowest offset has risen from `old`, its end from `end`. Looks at the section
+    /// again only if that can change a conclusion.
+    fn left_behind(&mut self, s: usize, old: u64, end: u64) {
+        if self.queued[s] || old + self.total[s] > self.capacity {
+            return;
+        }
+        let front = self.front[s];
+        if end <= front.ends[1] || (old == self.floor[s] && front.choices == 1) {
+            self.enqueue(s);
+        } else if old == self.floor[s] {
+            self.trail.push(Undo::Front(s as u32, front));
+            self.front[s].choices -= 1;
+        }
     }
 
     /// Places `b` at its lowest offset and draws the conclusions. False if they contradict.
@@ -328,9 +350,10 @@ impl<'a> Skyline<'a> {
         if minimum > latest {
             return false;
         }
-        if self.choices[s] != choices {
-            self.trail.push(Undo::Choices(s as u32, self.choices[s]));
-            self.choices[s] = choices;
+        let front = Front { choices, ends: [first_end, second_end] };
+        if self.front[s] != front {
+            self.trail.push(Undo::Front(s as u32, self.front[s]));
+            self.front[s] = front;
         }
         if minimum > self.floor[s] && !self.raise_floor(s, minimum) {
             return false;
