@@ -69,7 +69,7 @@ def main():
 
 
 def head(out, title):
-    print(f"//! {title}: data only, sorted for binary search.", file=out)
+    print(f"//! {title}:\n//! data only, sorted for binary search.", file=out)
     print("//!", file=out)
     version = unicodedata.unidata_version
     print(f"//! Written by `scripts/unicode_compositions.py` from Unicode {version}.", file=out)

@@ -26,7 +26,8 @@ fn main() {
     build(&layout, &source, &mut table).expect("a sound vocabulary");
     let facts = layout.facts();
     println!(
-        "{} tokens, {} merges as {:?}: {} bytes ({} of them text); measured in {measured:?}, built in {:?}",
+        "{} tokens, {} merges as {:?}: {} bytes ({} of them text); measured in {measured:?}, \
+         built in {:?}",
         facts.token_count,
         facts.merge_count,
         facts.merge_form,

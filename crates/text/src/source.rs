@@ -125,7 +125,8 @@ pub enum PreTokenizer {
     SmolLm,
 }
 
-/// The names in use for each splitter, as files spell them.
+/// The names in use for each splitter, as files spell them. Files without a name, and those of
+/// unnamed families (`default`), are taken for GPT-2's.
 const PRE_TOKENIZER_NAMES: [(&str, PreTokenizer); 21] = [
     ("default", PreTokenizer::Gpt2),
     ("gpt-2", PreTokenizer::Gpt2),

@@ -143,6 +143,18 @@ impl ChatTemplate {
         Self::compile(environment, source, origin)
     }
 
+    /// Heap that compiling and rendering usual templates takes at most, for a template of
+    /// `template_bytes` and `message_count` messages of `content_bytes` together (a test holds
+    /// the bound). A hostile template may ask for more: 64 bytes for each unit of
+    /// [`TEMPLATE_FUEL_MAX`], or what the heap's own limit gives.
+    pub const fn heap_bytes_usual(
+        template_bytes: usize,
+        message_count: usize,
+        content_bytes: usize,
+    ) -> usize {
+        (64 << 10) + 32 * template_bytes + 1024 * message_count + 6 * content_bytes
+    }
+
     /// Where the template came from.
     pub fn origin(&self) -> TemplateOrigin {
         self.origin

@@ -1,4 +1,5 @@
-//! Canonical compositions, and the characters that take part in them: data only, sorted for binary search.
+//! Canonical compositions, and the characters that take part in them:
+//! data only, sorted for binary search.
 //!
 //! Written by `scripts/unicode_compositions.py` from Unicode 15.1.0.
 //! Hangul syllables are left out: arithmetic gives them.

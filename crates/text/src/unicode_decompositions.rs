@@ -1,4 +1,5 @@
-//! Canonical decompositions by one step: data only, sorted for binary search.
+//! Canonical decompositions by one step:
+//! data only, sorted for binary search.
 //!
 //! Written by `scripts/unicode_compositions.py` from Unicode 15.1.0.
 //! Hangul syllables are left out: arithmetic gives them.

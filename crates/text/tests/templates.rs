@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PlainSource, fixture};
+use common::{PlainSource, Random, fixture};
 use dctms_text::{
     ChatTemplate, Content, Conversation, GenerationPrompt, Message, Part, TemplateError,
     TemplateOrigin, TemplateValue, Tokenizer, ordered_map,
@@ -163,6 +163,51 @@ fn errors_carry_the_line() {
     assert!(matches!(fails(recursive), TemplateError::Render { .. }));
     let long = "x".repeat(dctms_text::limits::TEMPLATE_LEN_BYTES_MAX + 1);
     assert!(matches!(fails(&long), TemplateError::TooLong { .. }));
+}
+
+#[test]
+fn damaged_templates_fail_or_render() {
+    let names = ["qwen2_style", "qwen3_style", "gemma3_style", "llama3_style", "python_methods"];
+    let sources = names.map(|name| fixture(&format!("templates/{name}.jinja")));
+    let (layout, table) = source(&["<bos>"]).tables();
+    let tokenizer = Tokenizer::new(&layout, &table);
+    let mut random = Random(7);
+    let (mut failed, mut rendered) = (0, 0);
+    let start = std::time::Instant::now();
+    for _ in 0..1500 {
+        let mut text = sources[random.below(sources.len())].clone().into_bytes();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(text.len());
+            let from = random.below(text.len());
+            let len = random.below(40).min(text.len() - from);
+            match random.below(3) {
+                0 => drop(text.drain(from..from + len)),
+                1 => text[at] = b"{}%()[]'\"+-|.~ 0n"[random.below(17)],
+                _ => {
+                    let piece = text[from..from + len].to_vec();
+                    text.splice(at..at, piece);
+                }
+            }
+        }
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let messages = [Message::text("user", "Hi"), Message::text("assistant", "Ho")];
+        let result = ChatTemplate::new(Some(&text), &tokenizer).and_then(|template| {
+            template.render(&Conversation {
+                messages: &messages,
+                generation_prompt: GenerationPrompt::Added,
+                variables: Vec::new(),
+            })
+        });
+        match result {
+            Ok(_) => rendered += 1,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                failed += 1;
+            }
+        }
+    }
+    println!("{failed} failed, {rendered} rendered in {:?}", start.elapsed());
+    assert!(failed > 100 && rendered > 100);
 }
 
 #[test]
