@@ -255,7 +255,7 @@ pub(crate) fn split_merge(merge: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Texts that end a turn or a text whatever role the metadata gives them.
 pub(crate) fn ends_generation(text: &[u8]) -> bool {
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 29] = [
         "<|eot_id|>",
         "<|im_end|>",
         "<|end|>",
@@ -270,15 +270,22 @@ pub(crate) fn ends_generation(text: &[u8]) -> bool {
         "<end_of_utterance>",
         "<EOT>",
         "_<EOT>",
-        "< EOT >",
+        "[EOT]",
+        "[EOS]",
+        "<eos>",
         "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
+        // Code models end an infilled text with these.
         "<|fim_pad|>",
         "<fim-pad>",
         "<fim_pad>",
-        "<|repo_name|>",
+        "<PAD>",
+        "[PAD]",
         "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
         "<|file_sep|>",
-        "[EOT]",
     ];
     NAMES.iter().any(|name| name.as_bytes() == text)
 }
