@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dctms_ir::Program;
 use dctms_ir::contract::accesses;
 use dctms_ir::ids::{PhaseId, TensorId};
+use dctms_ir::{Op, Program};
 
 use crate::clocks::precedes;
 use crate::place::Life;
@@ -66,31 +66,53 @@ pub fn members(
     chosen
 }
 
-/// Tensors that a phase, or one that may run later, reads before it writes them: only these live
-/// through the phase by the rules of the plan format. What the program writes for the host alone
-/// is left out, so the bound errs low, never high.
+/// Tensors that live through a phase: a later phase reads what it holds before any phase on the
+/// way writes it anew. (What the program writes for the host alone is left out, so the bound errs
+/// low, never high.)
 #[must_use]
 pub fn needed_later(program: &Program, phase: PhaseId) -> BTreeSet<TensorId> {
-    let mut reached = vec![phase];
-    let mut next = 0;
-    while let Some(phase) = reached.get(next).copied() {
-        next += 1;
-        for follower in &program.flow.next[phase.index()] {
-            if !reached.contains(follower) {
-                reached.push(*follower);
+    let touches: Vec<Touches> = program.phases.iter().map(|phase| touches(&phase.ops)).collect();
+    let count = program.phases.len();
+    let mut at_end: Vec<BTreeSet<TensorId>> = vec![BTreeSet::new(); count];
+    let at_start = |index: usize, at_end: &[BTreeSet<TensorId>]| -> BTreeSet<TensorId> {
+        let through = at_end[index].iter().filter(|id| !touches[index].written_first.contains(id));
+        through.chain(&touches[index].read_first).copied().collect()
+    };
+    loop {
+        let mut grown = false;
+        for index in 0..count {
+            let before = at_end[index].len();
+            for follower in &program.flow.next[index] {
+                let needed = at_start(follower.index(), &at_end);
+                at_end[index].extend(needed);
             }
+            grown |= at_end[index].len() > before;
+        }
+        if !grown {
+            let mut needed = at_start(phase.index(), &at_end);
+            needed.extend(&at_end[phase.index()]);
+            return needed;
         }
     }
-    let mut needed = BTreeSet::new();
-    for phase in reached {
-        let mut touched = BTreeSet::new();
-        for op in &program.phases[phase.index()].ops {
-            for access in accesses(op).unwrap_or_default() {
-                if touched.insert(access.tensor) && access.mode.reads() {
-                    needed.insert(access.tensor);
-                }
-            }
+}
+
+/// What a phase does first to each tensor.
+struct Touches {
+    read_first: BTreeSet<TensorId>,
+    written_first: BTreeSet<TensorId>,
+}
+
+fn touches(ops: &[Op]) -> Touches {
+    let mut touches = Touches { read_first: BTreeSet::new(), written_first: BTreeSet::new() };
+    for access in ops.iter().flat_map(|op| accesses(op).unwrap_or_default()) {
+        let id = access.tensor;
+        if touches.read_first.contains(&id) || touches.written_first.contains(&id) {
+            continue;
         }
+        match access.mode.reads() {
+            true => touches.read_first.insert(id),
+            false => touches.written_first.insert(id),
+        };
     }
-    needed
+    touches
 }

@@ -43,7 +43,7 @@ pub use source::{
 };
 pub use template::{
     ChatTemplate, Content, Conversation, GenerationPrompt, Message, Part, TemplateError,
-    TemplateOrigin,
+    TemplateOrigin, initialise_templates,
 };
 pub use template_value::ordered_map;
 pub use tokenizer::Tokenizer;
