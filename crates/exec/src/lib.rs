@@ -1,1 +1,23 @@
 //! Executes a certified plan inside one arena.
+//!
+//! Linking resolves every task to numbers; a session maps the arena, starts the lanes and runs
+//! phases. The token path interprets flat commands: no map, no lock, no allocation, no system
+//! call but a futex.
+//!
+//! **Invariant:** this crate alone turns an offset into a pointer, and only in `memory`; it links
+//! nothing without a [`dctms_verifier::Certificate`]; it must not know planning, files, text.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod command;
+pub mod error;
+mod link;
+pub mod load;
+mod memory;
+mod run;
+pub mod sample;
+pub mod session;
+
+pub use error::ExecError;
+pub use load::LoadHost;
+pub use session::{CertifiedPlan, ConstantBytes, HostTensor, Session, SessionOptions};

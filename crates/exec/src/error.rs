@@ -1,0 +1,69 @@
+//! What can go wrong between a plan and its execution.
+
+use std::fmt;
+
+/// A failure of linking, loading or running.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExecError {
+    /// The certificate was made for another plan.
+    WrongCertificate,
+    /// The plan was made for another instruction set than the processor has.
+    Isa {
+        /// The plan's.
+        wanted: String,
+    },
+    /// The operating system refused memory or a thread.
+    System {
+        /// What it said.
+        message: String,
+    },
+    /// A dim is out of its bounds.
+    Dim {
+        /// Its name.
+        name: String,
+        /// The value asked for.
+        value: u64,
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+    },
+    /// A phase was run that may not follow the one before it.
+    Order {
+        /// The phase.
+        phase: String,
+        /// The one before, if any.
+        after: Option<String>,
+    },
+    /// Loading failed.
+    Load {
+        /// The tensor or table.
+        what: String,
+        /// Why.
+        message: String,
+    },
+}
+
+impl fmt::Display for ExecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExecError::WrongCertificate => f.write_str("the certificate is of another plan"),
+            ExecError::Isa { wanted } => {
+                write!(f, "the plan is for instruction set {wanted}, which this processor lacks")
+            }
+            ExecError::System { message } => f.write_str(message),
+            ExecError::Dim { name, value, min, max } => {
+                write!(f, "{name} = {value} is outside the plan's bounds {min} to {max}")
+            }
+            ExecError::Order { phase, after: Some(after) } => {
+                write!(f, "phase {phase} may not follow {after}")
+            }
+            ExecError::Order { phase, after: None } => {
+                write!(f, "phase {phase} may not come first")
+            }
+            ExecError::Load { what, message } => write!(f, "loading {what}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for ExecError {}

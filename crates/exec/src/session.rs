@@ -1,0 +1,318 @@
+//! One plan in execution: the arena, the lanes, and the order of phases.
+//!
+//! What a run checks is small: dims within their bounds, and the phase allowed after the last
+//! one. Everything else was proved before. From [`Session::start`] on nothing here allocates.
+
+use std::sync::{Arc, Mutex};
+
+use dctms_ir::Residence;
+use dctms_ir::ids::{DimId, PhaseId, TensorId};
+use dctms_ir::plan::Plan;
+use dctms_ir::program::{Dim, Flow};
+use dctms_kernels::isa::Isa;
+use dctms_system::arena::{Arena, ArenaPages};
+use dctms_system::events::Event;
+use dctms_system::lanes::{Lane, Lanes, LanesConfig};
+use dctms_verifier::Certificate;
+
+use crate::error::ExecError;
+use crate::link::{PhaseCode, link};
+use crate::load::LoadHost;
+use crate::memory::{Memory, Place};
+use crate::run::{Context, execute};
+
+/// A plan whose certificate was checked: the only thing that a session starts from.
+#[derive(Clone, Copy, Debug)]
+pub struct CertifiedPlan<'a>(&'a Plan);
+
+impl<'a> CertifiedPlan<'a> {
+    /// Checks that the certificate is of this plan. (Prints the plan to hash it: takes some
+    /// megabytes of heap for a moment.)
+    ///
+    /// # Errors
+    /// A certificate of another plan.
+    pub fn new(plan: &'a Plan, certificate: &Certificate) -> Result<Self, ExecError> {
+        match certificate.is_of(plan) {
+            true => Ok(CertifiedPlan(plan)),
+            false => Err(ExecError::WrongCertificate),
+        }
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> &'a Plan {
+        self.0
+    }
+}
+
+/// How a session uses the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionOptions {
+    /// Instruction set of the kernels.
+    pub isa: Isa,
+    /// Threads.
+    pub lanes: LanesConfig,
+    /// Pages of the arena.
+    pub pages: ArenaPages,
+}
+
+/// Where a host-visible tensor stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTensor(Place);
+
+/// Bytes of a constant: they do not change after loading, so they can be read beside any run.
+#[derive(Clone, Debug)]
+pub struct ConstantBytes {
+    arena: Arc<Arena>,
+    place: Place,
+}
+
+impl ConstantBytes {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping lives as long as `arena`, which this value holds.
+        let memory = unsafe { Memory::new(self.arena.base(), self.arena.len_bytes()) };
+        // SAFETY: a constant is written by the loading phase only (C4: nothing else may share its
+        // bytes, R3), which was over when this value was made and cannot run again.
+        unsafe { memory.bytes(self.place) }
+    }
+}
+
+/// A plan in execution.
+pub struct Session {
+    arena: Arc<Arena>,
+    memory: Memory,
+    lanes: Lanes,
+    isa: Isa,
+    phases: Vec<PhaseState>,
+    flow: Flow,
+    dim_bounds: Vec<Dim>,
+    dims: Vec<u64>,
+    last: Option<PhaseId>,
+    host_places: Vec<HostPlace>,
+}
+
+/// A tensor that lives across phases.
+struct HostPlace {
+    tensor: TensorId,
+    place: Place,
+    residence: Residence,
+}
+
+struct PhaseState {
+    name: String,
+    code: PhaseCode,
+    /// First event of the phase among all events.
+    event_base: u32,
+    runs: u32,
+}
+
+impl Session {
+    /// Links a certified plan, maps the arena and starts the lanes. The arena's pages are not
+    /// resident yet: see [`Session::arena`].
+    ///
+    /// # Errors
+    /// An operating system without room.
+    pub fn start(
+        certified: CertifiedPlan<'_>,
+        options: &SessionOptions,
+    ) -> Result<Session, ExecError> {
+        let plan = certified.plan();
+        let system =
+            |error: dctms_system::SystemError| ExecError::System { message: error.to_string() };
+        let arena = Arena::map(plan.arena.bytes as usize, options.pages).map_err(system)?;
+        let arena = Arc::new(arena);
+        // SAFETY: the mapping is this long, writable and zero, and lives in the same struct.
+        let memory = unsafe { Memory::new(arena.base(), arena.len_bytes()) };
+        let mut phases = Vec::new();
+        let mut events = 0;
+        for (code, phase) in link(plan).into_iter().zip(&plan.program.phases) {
+            let event_base = events;
+            events += code.events;
+            phases.push(PhaseState { name: phase.name.clone(), code, event_base, runs: 0 });
+        }
+        let config = LanesConfig { events: events as usize, ..options.lanes };
+        let lanes = Lanes::start(&config).map_err(system)?;
+        Ok(Session {
+            arena,
+            memory,
+            lanes,
+            isa: options.isa,
+            phases,
+            flow: plan.program.flow.clone(),
+            dim_bounds: plan.program.dims.clone(),
+            dims: plan.program.dims.iter().map(|dim| dim.min).collect(),
+            last: None,
+            host_places: host_places(plan),
+        })
+    }
+
+    /// The arena's mapping, to make it resident and lock it.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Runs the loading phase and drops its commands.
+    ///
+    /// # Errors
+    /// The first failure of any lane.
+    pub fn load(&mut self, phase: PhaseId, host: &dyn LoadHost) -> Result<(), ExecError> {
+        if self.last.is_some() {
+            return Err(self.order_error(phase));
+        }
+        self.run_with(phase, Some(host))?;
+        self.phases[phase.index()].code = PhaseCode::default();
+        Ok(())
+    }
+
+    /// Sets a dim for the runs that follow.
+    ///
+    /// # Errors
+    /// A value outside the plan's bounds.
+    pub fn set_dim(&mut self, dim: DimId, value: u64) -> Result<(), ExecError> {
+        let bounds = &self.dim_bounds[dim.index()];
+        if value < bounds.min || value > bounds.max {
+            return Err(ExecError::Dim {
+                name: bounds.name.clone(),
+                value,
+                min: bounds.min,
+                max: bounds.max,
+            });
+        }
+        self.dims[dim.index()] = value;
+        Ok(())
+    }
+
+    /// Runs one phase on all lanes. Allocates nothing.
+    ///
+    /// # Errors
+    /// A phase that may not follow the last one, or a lane that panicked.
+    pub fn run(&mut self, phase: PhaseId) -> Result<(), ExecError> {
+        self.run_with(phase, None)
+    }
+
+    fn run_with(&mut self, phase: PhaseId, host: Option<&dyn LoadHost>) -> Result<(), ExecError> {
+        self.check_order(phase)?;
+        self.last = Some(phase);
+        let state = &mut self.phases[phase.index()];
+        state.runs = state.runs.wrapping_add(1);
+        let failure = Mutex::new(None);
+        let context = Context {
+            memory: self.memory,
+            isa: self.isa,
+            dims: &self.dims,
+            host,
+            failure: &failure,
+        };
+        let state = &*state;
+        let step = |lane: &Lane<'_>| run_lane(lane, state, &context);
+        let ran = self.lanes.run(&step);
+        ran.map_err(|error| ExecError::System { message: error.to_string() })?;
+        match failure.into_inner() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(error),
+            Err(_) => Err(ExecError::System { message: "a lane panicked".to_string() }),
+        }
+    }
+
+    fn check_order(&self, phase: PhaseId) -> Result<(), ExecError> {
+        let allowed = match self.last {
+            None => self.flow.entry.contains(&phase),
+            Some(last) => self.flow.next[last.index()].contains(&phase),
+        };
+        match allowed {
+            true => Ok(()),
+            false => Err(self.order_error(phase)),
+        }
+    }
+
+    fn order_error(&self, phase: PhaseId) -> ExecError {
+        ExecError::Order {
+            phase: self.phases[phase.index()].name.clone(),
+            after: self.last.map(|last| self.phases[last.index()].name.clone()),
+        }
+    }
+
+    /// Where a tensor stands that lives across phases, for the host to read or write between
+    /// runs. `None` for any other tensor.
+    #[must_use]
+    pub fn host_tensor(&self, id: TensorId) -> Option<HostTensor> {
+        let found = self.host_places.iter().find(|host| host.tensor == id);
+        found.map(|host| HostTensor(host.place))
+    }
+
+    /// A constant, once loaded. `None` before, and for any other tensor.
+    #[must_use]
+    pub fn constant(&self, id: TensorId) -> Option<ConstantBytes> {
+        let found = self.host_places.iter().find(|host| host.tensor == id)?;
+        let is_constant = found.residence == Residence::Constant && self.last.is_some();
+        is_constant.then(|| ConstantBytes { arena: Arc::clone(&self.arena), place: found.place })
+    }
+
+    /// Bytes of a host tensor.
+    #[must_use]
+    pub fn bytes(&self, tensor: HostTensor) -> &[u8] {
+        // SAFETY: no run is under way (`run` borrows the session mutably), and the slice borrows
+        // the session, so none can start while it lives.
+        unsafe { self.memory.bytes(tensor.0) }
+    }
+
+    /// Floats of a host tensor.
+    #[must_use]
+    pub fn floats(&self, tensor: HostTensor) -> &[f32] {
+        // SAFETY: as in `bytes`.
+        unsafe { self.memory.floats(tensor.0) }
+    }
+
+    /// Integers of a host tensor.
+    #[must_use]
+    pub fn integers(&self, tensor: HostTensor) -> &[u32] {
+        // SAFETY: as in `bytes`.
+        unsafe { self.memory.integers(tensor.0) }
+    }
+
+    /// Bytes of a host tensor, to write.
+    pub fn bytes_mut(&mut self, tensor: HostTensor) -> &mut [u8] {
+        // SAFETY: the session is borrowed mutably: no run and no other slice exists.
+        unsafe { self.memory.bytes_mut(tensor.0) }
+    }
+
+    /// Integers of a host tensor, to write.
+    pub fn integers_mut(&mut self, tensor: HostTensor) -> &mut [u32] {
+        // SAFETY: as in `bytes_mut`.
+        unsafe { self.memory.integers_mut(tensor.0) }
+    }
+}
+
+fn run_lane(lane: &Lane<'_>, state: &PhaseState, context: &Context<'_>) {
+    let Some(commands) = state.code.lanes.get(lane.index) else { return };
+    for command in commands {
+        let (first, last) = command.waits;
+        for (event, signals) in &state.code.waits[first as usize..last as usize] {
+            let target = Event::target(state.runs, *signals);
+            if lane.wait((state.event_base + event) as usize, target).is_err() {
+                return;
+            }
+        }
+        if let Some(body) = &command.body {
+            execute(body, command.tokens.of(context.dims), context);
+        }
+        if let Some(event) = command.signals {
+            lane.signal((state.event_base + event) as usize);
+        }
+    }
+}
+
+fn host_places(plan: &Plan) -> Vec<HostPlace> {
+    let mut places = Vec::new();
+    for (index, tensor) in plan.program.tensors.iter().enumerate() {
+        let placement = &plan.placements[index];
+        let (None, Some(offset)) = (tensor.phase, placement.offset) else { continue };
+        let place = Place { offset: offset as usize, len: placement.bytes as usize };
+        let tensor_id = TensorId::of(index);
+        places.push(HostPlace { tensor: tensor_id, place, residence: tensor.residence });
+    }
+    places
+}
