@@ -1,1 +1,20 @@
 //! Requests, sampling and generation over an executable.
+//!
+//! The library's envelope is the arena plus the heap that the caller declares; allocator, latch
+//! and process limits belong to the binary. The engine must not know HTTP, arguments or exit
+//! codes beyond their classes.
+
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod generation;
+pub mod loading;
+pub mod model;
+pub mod model_file;
+pub mod planning;
+pub mod runner;
+pub mod vocabulary;
+
+pub use error::{Class, EngineError};
+pub use model::{Model, ModelFiles};
+pub use runner::Runner;

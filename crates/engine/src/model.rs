@@ -1,0 +1,164 @@
+//! A model file, opened: its header read, its numbers checked, its vocabulary measured.
+//!
+//! Nothing of the weights is read. Belongs to the compile stage: it is dropped before an arena is
+//! touched; [`ModelFiles`] is what lives on, to load from.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use dctms_format::{Checkpoint, ShardName, shard_file_name};
+use dctms_ir::program::ModelInfo;
+use dctms_models::{DecoderConfig, read_config};
+use dctms_text::{Facts, TableLayout};
+
+use crate::error::{Class, EngineError};
+use crate::model_file::CheckpointFile;
+use crate::vocabulary::VocabularyInfo;
+
+/// Longest chat template that is accepted, bytes.
+pub const TEMPLATE_BYTES_MAX: usize = 256 * 1024;
+
+/// An opened model.
+pub struct Model {
+    /// Its header.
+    pub checkpoint: Checkpoint,
+    /// Its numbers.
+    pub config: DecoderConfig,
+    /// Its vocabulary, when the file has one.
+    pub vocabulary: Option<Vocabulary>,
+    /// Its chat template, when the file has one.
+    pub template: Option<String>,
+    path: PathBuf,
+}
+
+/// A measured vocabulary.
+#[derive(Clone, Debug)]
+pub struct Vocabulary {
+    /// Where it is.
+    pub info: VocabularyInfo,
+    /// What tables it needs.
+    pub layout: TableLayout,
+}
+
+impl Model {
+    /// Opens a model file (or the first of its shards).
+    ///
+    /// # Errors
+    /// Class `File` for any defect or unsupported feature of header, metadata or vocabulary.
+    pub fn open(path: &Path) -> Result<Model, EngineError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let config = read_config(&CheckpointFile(&checkpoint))?;
+        let file = |message: String| EngineError::new(Class::File, message);
+        let info = VocabularyInfo::of(&checkpoint).map_err(file)?;
+        let vocabulary = match info {
+            Some(info) => Some(measure(&checkpoint, info)?),
+            None => None,
+        };
+        if let Some(vocabulary) = &vocabulary {
+            let tokens = vocabulary.info.token_count();
+            if tokens > config.vocabulary {
+                return Err(file(format!(
+                    "tokenizer.ggml.tokens has {tokens} tokens, token_embd.weight {} rows",
+                    config.vocabulary
+                )));
+            }
+        }
+        let template = checkpoint.read_string("tokenizer.chat_template")?;
+        if let Some(long) = template.as_ref().filter(|text| text.len() > TEMPLATE_BYTES_MAX) {
+            return Err(file(format!(
+                "tokenizer.chat_template has {} bytes, at most {TEMPLATE_BYTES_MAX}",
+                long.len()
+            )));
+        }
+        Ok(Model { checkpoint, config, vocabulary, template, path: path.to_path_buf() })
+    }
+
+    /// What a plan says of the file.
+    #[must_use]
+    pub fn info(&self) -> ModelInfo {
+        ModelInfo {
+            file: self.checkpoint.file_name(0).to_string(),
+            header_sha256: self.checkpoint.header_sha256_hex(),
+            sha256: None,
+            file_complete: self.checkpoint.file_complete(),
+            architecture: self.config.architecture.to_string(),
+            parameters: self.checkpoint.parameter_count(),
+        }
+    }
+
+    /// Reads the vocabulary's bytes.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn vocabulary_bytes(&self, vocabulary: &Vocabulary) -> Result<Vec<u8>, EngineError> {
+        read_range(&self.checkpoint, &vocabulary.info)
+    }
+
+    /// Opens the files again for loading.
+    ///
+    /// # Errors
+    /// A file that cannot be opened any more.
+    pub fn files(&self) -> Result<ModelFiles, EngineError> {
+        ModelFiles::open(&self.path, self.checkpoint.shard_count())
+    }
+}
+
+fn measure(checkpoint: &Checkpoint, info: VocabularyInfo) -> Result<Vocabulary, EngineError> {
+    let bytes = read_range(checkpoint, &info)?;
+    let facts = Facts::measure(&info.view(&bytes)).map_err(|e| EngineError::new(Class::File, e))?;
+    Ok(Vocabulary { layout: TableLayout::new(facts), info })
+}
+
+fn read_range(checkpoint: &Checkpoint, info: &VocabularyInfo) -> Result<Vec<u8>, EngineError> {
+    let range = info.range();
+    // The header's limits bound this range; the file was seen to hold it.
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    checkpoint.source(0).read_at(range.start, &mut bytes).map_err(|error| {
+        EngineError::new(Class::File, format!("reading the vocabulary: {error}"))
+    })?;
+    Ok(bytes)
+}
+
+/// The open files of a model.
+pub struct ModelFiles {
+    files: Vec<File>,
+}
+
+impl ModelFiles {
+    fn open(path: &Path, count: usize) -> Result<ModelFiles, EngineError> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let shard = ShardName::parse(name);
+        let mut files = Vec::with_capacity(count);
+        for index in 0..count {
+            let path = match (&shard, index) {
+                (_, 0) => path.to_path_buf(),
+                (Some(shard), index) => {
+                    path.with_file_name(shard_file_name(shard.prefix, index as u64, count as u64))
+                }
+                (None, _) => path.to_path_buf(),
+            };
+            let file = File::open(&path).map_err(|error| {
+                EngineError::new(Class::File, format!("{}: {error}", path.display()))
+            })?;
+            files.push(file);
+        }
+        Ok(ModelFiles { files })
+    }
+
+    /// Fills a buffer from a byte offset of a file.
+    ///
+    /// # Errors
+    /// What the operating system said, with the offset.
+    pub fn read(&self, file: u32, offset: u64, buffer: &mut [u8]) -> Result<(), String> {
+        self.files[file as usize].read_exact_at(buffer, offset).map_err(|error| {
+            format!("{} bytes at offset {offset} of file {file}: {error}", buffer.len())
+        })
+    }
+
+    /// The open files, in shard order.
+    #[must_use]
+    pub fn handles(&self) -> &[File] {
+        &self.files
+    }
+}

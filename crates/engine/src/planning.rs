@@ -1,0 +1,246 @@
+//! From an opened model and a user's bounds to a certified plan.
+
+use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
+use dctms_ir::{Dtype, Program};
+use dctms_models::{BuildOptions, build_program};
+use dctms_planner::{Activations, Balance, PlanOptions};
+use dctms_verifier::Certificate;
+
+use crate::error::{Class, EngineError};
+use crate::model::Model;
+use crate::model_file::CheckpointFile;
+
+/// Recent tokens that a repetition penalty looks at.
+pub const PENALTY_WINDOW: u64 = 64;
+
+/// What the user chose; `None` leaves a choice to [`resolve_bounds`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanSettings {
+    /// Tokens of a prompt.
+    pub max_input_tokens: Option<u64>,
+    /// Tokens generated.
+    pub max_output_tokens: Option<u64>,
+    /// Sequences decoded together.
+    pub sequences: u64,
+    /// Tokens of a prefill step.
+    pub prefill_chunk: u64,
+    /// Rows of logits of a step.
+    pub logit_rows: u64,
+    /// Type of keys and values.
+    pub kv_type: Dtype,
+    /// Path of the products.
+    pub activations: Activations,
+    /// Machine to plan for.
+    pub machine: Machine,
+    /// Its rates.
+    pub balance: Balance,
+    /// Memory of the process beside the arena.
+    pub runtime: RuntimeModel,
+}
+
+/// How much memory the process takes beside the arena.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct RuntimeModel {
+    /// Heap that does not depend on the plan, bytes.
+    pub heap_fixed_bytes: u64,
+    /// Heap for each scheduled task, bytes.
+    pub heap_per_task_bytes: u64,
+    /// Heap of the stages before the arena is touched, bytes.
+    pub compile_heap_bytes: u64,
+    /// Stacks of all threads, bytes.
+    pub stacks_bytes: u64,
+    /// Program image, bytes.
+    pub image_bytes: u64,
+    /// Fixed input and output buffers, bytes.
+    pub io_bytes: u64,
+    /// What the envelope does not cover.
+    pub not_covered: Vec<String>,
+}
+
+/// Prompt tokens planned for when nothing says how many.
+pub const DEFAULT_INPUT_TOKENS: u64 = 2048;
+/// Tokens generated when nothing says how many.
+pub const DEFAULT_OUTPUT_TOKENS: u64 = 256;
+
+/// A plan and its certificate.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Proof that it was verified.
+    pub certificate: Certificate,
+}
+
+/// Fills in the bounds that the user left open.
+///
+/// `prompt_tokens` is the length of a prompt that is already known.
+///
+/// # Errors
+/// Class `Usage` when the bounds pass the model's context.
+pub fn resolve_bounds(
+    model: &Model,
+    settings: &PlanSettings,
+    prompt_tokens: Option<u64>,
+) -> Result<Bounds, EngineError> {
+    let context = model.config.context;
+    let output = settings.max_output_tokens;
+    let input = settings.max_input_tokens.or(prompt_tokens);
+    let (input, output) = match (input, output) {
+        (Some(input), Some(output)) => (input, output),
+        (Some(input), None) => (input, DEFAULT_OUTPUT_TOKENS.min(context.saturating_sub(input))),
+        (None, Some(output)) => (DEFAULT_INPUT_TOKENS.min(context.saturating_sub(output)), output),
+        (None, None) => {
+            let output = DEFAULT_OUTPUT_TOKENS.min(context / 2);
+            (DEFAULT_INPUT_TOKENS.min(context - output), output)
+        }
+    };
+    let wanted = input.saturating_add(output);
+    if wanted > context {
+        return Err(EngineError::new(
+            Class::OverBound,
+            format!(
+                "max input {input} + max output {output} = {wanted} tokens pass the context of \
+                 {context} that the model was trained for"
+            ),
+        ));
+    }
+    Ok(Bounds {
+        max_input_tokens: input,
+        max_output_tokens: output,
+        sequences: settings.sequences,
+        prefill_chunk: settings.prefill_chunk.min(input.max(1)),
+        logit_rows: settings.logit_rows.max(settings.sequences),
+        kv_type: settings.kv_type,
+        max_images: 0,
+        max_image_tokens: 0,
+    })
+}
+
+/// The logical program of a model under bounds.
+///
+/// # Errors
+/// Any defect of the model, or bounds that make no sense.
+pub fn program(model: &Model, bounds: &Bounds) -> Result<Program, EngineError> {
+    let (tokenizer_bytes, vocabulary) = match &model.vocabulary {
+        Some(vocabulary) => {
+            let range = vocabulary.info.range();
+            (vocabulary.layout.len_bytes() as u64, (range.start, range.end - range.start))
+        }
+        None => (0, (0, 0)),
+    };
+    let options = BuildOptions {
+        bounds: bounds.clone(),
+        tokenizer_bytes,
+        vocabulary,
+        penalty_window: PENALTY_WINDOW,
+    };
+    let file = CheckpointFile(&model.checkpoint);
+    let mut program = build_program(&file, &model.config, &options)?;
+    program.models.push(model.info());
+    Ok(program)
+}
+
+/// Makes and verifies a plan. A plan that does not fit is returned like any other: ask its
+/// envelope.
+///
+/// # Errors
+/// Any defect of the model; class `System` if the planner and the verifier disagree, which would
+/// be a bug of ours.
+pub fn plan(
+    model: &Model,
+    settings: &PlanSettings,
+    bounds: &Bounds,
+) -> Result<Planned, EngineError> {
+    let plan = plan_unverified(model, settings, bounds)?;
+    let certificate = certify(&plan)?;
+    Ok(Planned { plan, certificate })
+}
+
+/// Makes a plan and trusts it: for searches over bounds, whose result is planned again.
+///
+/// # Errors
+/// Any defect of the model.
+pub fn plan_unverified(
+    model: &Model,
+    settings: &PlanSettings,
+    bounds: &Bounds,
+) -> Result<Plan, EngineError> {
+    let program = program(model, bounds)?;
+    let runtime = &settings.runtime;
+    let options = PlanOptions {
+        bounds: bounds.clone(),
+        machine: settings.machine.clone(),
+        balance: settings.balance,
+        activations: settings.activations,
+        runtime: RuntimeBytes {
+            heap: runtime.heap_fixed_bytes,
+            stacks: runtime.stacks_bytes,
+            image: runtime.image_bytes,
+            io: runtime.io_bytes,
+        },
+        heap_per_task_bytes: runtime.heap_per_task_bytes,
+        compile_heap_bytes: runtime.compile_heap_bytes,
+        not_covered: runtime.not_covered.clone(),
+    };
+    Ok(dctms_planner::plan(&program, &options)?)
+}
+
+/// Verifies a plan.
+///
+/// # Errors
+/// The first violations, class `System`.
+pub fn certify(plan: &Plan) -> Result<Certificate, EngineError> {
+    dctms_verifier::verify(&plan.program, plan).map_err(|violations| {
+        let first: Vec<String> = violations.iter().take(5).map(ToString::to_string).collect();
+        EngineError::new(
+            Class::System,
+            format!("{} violations: {}", violations.len(), first.join("; ")),
+        )
+    })
+}
+
+/// The largest context (input + output tokens) whose plan takes at most `budget_bytes`, and its
+/// bounds. Output stays as asked; input takes the rest.
+///
+/// # Errors
+/// Class `DoesNotFit` when not even one prompt token fits.
+pub fn fit(
+    model: &Model,
+    settings: &PlanSettings,
+    budget_bytes: u64,
+) -> Result<Bounds, EngineError> {
+    let output = settings.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS);
+    let output = output.min(model.config.context.saturating_sub(1)).max(1);
+    let most = model.config.context.saturating_sub(output);
+    let total = |input: u64| -> Result<(u64, Bounds), EngineError> {
+        let settings = PlanSettings {
+            max_input_tokens: Some(input),
+            max_output_tokens: Some(output),
+            ..settings.clone()
+        };
+        let bounds = resolve_bounds(model, &settings, None)?;
+        let plan = plan_unverified(model, &settings, &bounds)?;
+        Ok((plan.envelope.total, bounds))
+    };
+    let (least, bounds) = total(1)?;
+    if least > budget_bytes {
+        return Err(EngineError::new(
+            Class::DoesNotFit,
+            format!(
+                "a context of 1 + {output} tokens needs {least} bytes, {} more than the budget of \
+                 {budget_bytes}",
+                least - budget_bytes
+            ),
+        ));
+    }
+    let (mut fits, mut over, mut best) = (1, most + 1, bounds);
+    while over - fits > 1 {
+        let middle = fits + (over - fits) / 2;
+        let (bytes, bounds) = total(middle)?;
+        if bytes <= budget_bytes {
+            (fits, best) = (middle, bounds);
+        } else {
+            over = middle;
+        }
+    }
+    Ok(best)
+}

@@ -1,0 +1,374 @@
+//! A certified plan of a decoder, loaded and running: prefill, decode, sample.
+//!
+//! Believes that the program has the names of `dctms_models::names`. Token ids in, token ids and
+//! logits out; text, requests and bounds of a conversation are for the callers. From
+//! [`Runner::load`] on, nothing here allocates.
+
+use dctms_exec::sample::SamplerRecord;
+use dctms_exec::{CertifiedPlan, ConstantBytes, HostTensor, LoadHost, Session, SessionOptions};
+use dctms_ir::ids::{DimId, PhaseId, TensorId};
+use dctms_ir::limits::SEGMENT;
+use dctms_ir::plan::Bounds;
+use dctms_models::names;
+use sha2::{Digest, Sha256};
+
+use crate::error::{Class, EngineError};
+use crate::planning::PENALTY_WINDOW;
+
+/// One sequence of a decode step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its slot of the caches.
+    pub slot: u32,
+    /// The token.
+    pub token: u32,
+    /// The token's position.
+    pub position: u32,
+}
+
+/// A loaded decoder.
+pub struct Runner {
+    session: Session,
+    phases: Phases,
+    dims: Dims,
+    host: HostTensors,
+    bounds: Bounds,
+    vocabulary: usize,
+    window: u32,
+    /// Rows of the logits of the last step.
+    rows: usize,
+}
+
+struct Phases {
+    load: PhaseId,
+    prefill: PhaseId,
+    decode: PhaseId,
+    sample: PhaseId,
+}
+
+struct Dims {
+    tokens: DimId,
+    sequences: DimId,
+    rows: DimId,
+    segments: DimId,
+    window_segments: DimId,
+}
+
+struct HostTensors {
+    tokens: HostTensor,
+    positions: HostTensor,
+    slots: HostTensor,
+    rows: HostTensor,
+    logits: HostTensor,
+    parameters: HostTensor,
+    history: HostTensor,
+    sampled: HostTensor,
+    random: HostTensor,
+    tokenizer: Option<TensorId>,
+}
+
+impl Runner {
+    /// Maps the arena and starts the lanes.
+    ///
+    /// # Errors
+    /// A plan that is not a decoder's, or an operating system without room.
+    pub fn start(
+        certified: CertifiedPlan<'_>,
+        options: &SessionOptions,
+        (vocabulary, window): (u64, u32),
+    ) -> Result<Runner, EngineError> {
+        let plan = certified.plan();
+        let session = Session::start(certified, options)?;
+        let missing =
+            |what: &str| EngineError::new(Class::System, format!("the plan has no {what}"));
+        let phase = |name: &str| plan.program.phase_named(name).ok_or_else(|| missing(name));
+        let dim = |name: &str| plan.program.dim_named(name).ok_or_else(|| missing(name));
+        let find =
+            |name: &str| plan.program.tensor_named(name).and_then(|id| session.host_tensor(id));
+        let tensor = |name: &str| find(name).ok_or_else(|| missing(name));
+        let host = HostTensors {
+            tokens: tensor(names::TOKENS)?,
+            positions: tensor(names::POSITIONS)?,
+            slots: tensor(names::SLOTS)?,
+            rows: tensor(names::ROWS)?,
+            logits: tensor(names::LOGITS)?,
+            parameters: tensor(names::SAMPLER_PARAMETERS)?,
+            history: tensor(names::SAMPLER_HISTORY)?,
+            sampled: tensor(names::SAMPLED)?,
+            random: tensor(names::RANDOM)?,
+            tokenizer: plan.program.tensor_named(names::TOKENIZER),
+        };
+        Ok(Runner {
+            phases: Phases {
+                load: phase("load")?,
+                prefill: phase("prefill")?,
+                decode: phase("decode")?,
+                sample: phase("sample")?,
+            },
+            dims: Dims {
+                tokens: dim("tokens")?,
+                sequences: dim("sequences")?,
+                rows: dim("rows")?,
+                segments: dim("segments")?,
+                window_segments: dim("segments.window")?,
+            },
+            host,
+            session,
+            bounds: plan.bounds.clone(),
+            vocabulary: vocabulary as usize,
+            window,
+            rows: 0,
+        })
+    }
+
+    /// The session, for its arena.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The bounds of the plan.
+    #[must_use]
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Reads and packs the weights, builds the tokeniser's tables.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a vocabulary that is wrong.
+    pub fn load(&mut self, host: &dyn LoadHost) -> Result<(), EngineError> {
+        Ok(self.session.load(self.phases.load, host)?)
+    }
+
+    /// The tokeniser's tables, once loaded.
+    #[must_use]
+    pub fn tokenizer_tables(&self) -> Option<ConstantBytes> {
+        self.session.constant(self.host.tokenizer?)
+    }
+
+    /// Appends `tokens` to a slot from `position` on, chunk by chunk; the logits of the last one
+    /// are then row 0. `after_chunk` may stop it between chunks.
+    ///
+    /// # Errors
+    /// Class `OverBound` when the positions pass N + M.
+    pub fn prefill(
+        &mut self,
+        slot: u32,
+        tokens: &[u32],
+        position: u32,
+        after_chunk: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(), EngineError> {
+        self.check_context(position as usize + tokens.len())?;
+        let chunk = self.bounds.prefill_chunk as usize;
+        let mut done = 0;
+        for part in tokens.chunks(chunk) {
+            self.place(part.len(), |index| Step {
+                slot,
+                token: part[index],
+                position: position + (done + index) as u32,
+            });
+            self.session.integers_mut(self.host.rows)[0] = part.len() as u32 - 1;
+            self.session.set_dim(self.dims.tokens, part.len() as u64)?;
+            self.session.set_dim(self.dims.rows, 1)?;
+            self.session.run(self.phases.prefill)?;
+            done += part.len();
+            if !after_chunk(done) {
+                break;
+            }
+        }
+        self.rows = 1;
+        Ok(())
+    }
+
+    /// As [`Runner::prefill`] of at most one chunk, with the logits of every token from `first`
+    /// on (for perplexity; the plan's `logit_rows` bound how many).
+    ///
+    /// # Errors
+    /// Class `OverBound` when a bound is passed.
+    pub fn prefill_with_rows(
+        &mut self,
+        slot: u32,
+        tokens: &[u32],
+        position: u32,
+        first: usize,
+    ) -> Result<(), EngineError> {
+        self.check_context(position as usize + tokens.len())?;
+        let rows = tokens.len() - first;
+        self.session.set_dim(self.dims.tokens, tokens.len() as u64)?;
+        self.session.set_dim(self.dims.rows, rows as u64)?;
+        self.place(tokens.len(), |index| Step {
+            slot,
+            token: tokens[index],
+            position: position + index as u32,
+        });
+        let wanted = self.session.integers_mut(self.host.rows);
+        for (row, target) in wanted.iter_mut().enumerate().take(rows) {
+            *target = (first + row) as u32;
+        }
+        self.session.run(self.phases.prefill)?;
+        self.rows = rows;
+        Ok(())
+    }
+
+    /// One token of each sequence; the logits' rows are in the order of `steps`.
+    ///
+    /// # Errors
+    /// Class `OverBound` when there are more sequences than planned, or positions pass N + M.
+    pub fn decode(&mut self, steps: &[Step]) -> Result<(), EngineError> {
+        for step in steps {
+            self.check_context(step.position as usize + 1)?;
+        }
+        self.session.set_dim(self.dims.sequences, steps.len() as u64)?;
+        self.session.set_dim(self.dims.rows, steps.len() as u64)?;
+        let segments = |window: u32| -> u64 {
+            steps.iter().map(|step| segments_of(step.position, window)).sum()
+        };
+        self.session.set_dim(self.dims.segments, segments(0))?;
+        self.session.set_dim(self.dims.window_segments, segments(self.window))?;
+        self.place(steps.len(), |index| steps[index]);
+        self.session.run(self.phases.decode)?;
+        self.rows = steps.len();
+        Ok(())
+    }
+
+    /// Picks the next token of each row of the last step.
+    ///
+    /// # Errors
+    /// Only if a lane panicked.
+    pub fn sample(&mut self) -> Result<(), EngineError> {
+        self.session.set_dim(self.dims.rows, self.rows as u64)?;
+        self.session.run(self.phases.sample)?;
+        Ok(())
+    }
+
+    /// Sets the sampling of a row.
+    pub fn set_sampler(&mut self, row: usize, record: SamplerRecord) {
+        let size = SamplerRecord::BYTES;
+        let bytes = self.session.bytes_mut(self.host.parameters);
+        bytes[row * size..(row + 1) * size].copy_from_slice(&record.to_bytes());
+    }
+
+    /// Sets the random state of a row.
+    pub fn set_random(&mut self, row: usize, state: &[u8; 32]) {
+        let bytes = self.session.bytes_mut(self.host.random);
+        bytes[row * 32..(row + 1) * 32].copy_from_slice(state);
+    }
+
+    /// The random state of a row.
+    #[must_use]
+    pub fn random(&self, row: usize) -> [u8; 32] {
+        let bytes = self.session.bytes(self.host.random);
+        bytes[row * 32..(row + 1) * 32].try_into().expect("32 bytes")
+    }
+
+    /// The token that was picked for a row.
+    #[must_use]
+    pub fn sampled(&self, row: usize) -> u32 {
+        self.session.integers(self.host.sampled)[row]
+    }
+
+    /// Sets the recent tokens of a row, the last ones of `tokens`.
+    pub fn set_history(&mut self, row: usize, tokens: &[u32]) {
+        let window = PENALTY_WINDOW as usize;
+        let history = self.session.integers_mut(self.host.history);
+        let history = &mut history[row * window..(row + 1) * window];
+        history.fill(u32::MAX);
+        let recent = &tokens[tokens.len().saturating_sub(window)..];
+        history[..recent.len()].copy_from_slice(recent);
+    }
+
+    /// The logit of a token in a row of the last step.
+    #[must_use]
+    pub fn logit(&self, row: usize, token: usize) -> f32 {
+        self.session.floats(self.host.logits)[self.logit_index(row, token)]
+    }
+
+    /// Natural logarithm of the probability of a token in a row of the last step.
+    #[must_use]
+    pub fn log_probability(&self, row: usize, token: usize) -> f64 {
+        let logits = self.session.floats(self.host.logits);
+        let value = |id: usize| f64::from(logits[self.logit_index(row, id)]);
+        let greatest = (0..self.vocabulary).map(value).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = (0..self.vocabulary).map(|id| (value(id) - greatest).exp()).sum();
+        value(token) - greatest - sum.ln()
+    }
+
+    /// Hashes a row of the last step's logits, f32 little-endian in token order.
+    pub fn hash_logits(&self, row: usize, hash: &mut Sha256) {
+        let logits = self.session.floats(self.host.logits);
+        let mut bytes = [0u8; 64];
+        for tile in 0..self.vocabulary.div_ceil(16) {
+            let count = (self.vocabulary - tile * 16).min(16);
+            let start = self.logit_index(row, tile * 16);
+            for (index, value) in logits[start..start + count].iter().enumerate() {
+                bytes[index * 4..index * 4 + 4].copy_from_slice(&value.to_le_bytes());
+            }
+            hash.update(&bytes[..count * 4]);
+        }
+    }
+
+    /// Rows of the last step.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Tokens of the vocabulary.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn logit_index(&self, row: usize, token: usize) -> usize {
+        (token / 16 * self.rows + row) * 16 + token % 16
+    }
+
+    fn place(&mut self, count: usize, step: impl Fn(usize) -> Step) {
+        for index in 0..count {
+            let step = step(index);
+            self.session.integers_mut(self.host.tokens)[index] = step.token;
+            self.session.integers_mut(self.host.positions)[index] = step.position;
+            self.session.integers_mut(self.host.slots)[index] = step.slot;
+        }
+    }
+
+    fn check_context(&self, end: usize) -> Result<(), EngineError> {
+        let bound = self.bounds.max_input_tokens + self.bounds.max_output_tokens;
+        if end as u64 > bound {
+            return Err(EngineError::new(
+                Class::OverBound,
+                format!(
+                    "{end} positions pass the plan's bound of {bound} (input {} + output {})",
+                    self.bounds.max_input_tokens, self.bounds.max_output_tokens
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Segments of 256 absolute positions that a token at `position` sees (`window` 0: all).
+fn segments_of(position: u32, window: u32) -> u64 {
+    let end = u64::from(position) + 1;
+    let start = match window {
+        0 => 0,
+        window => end.saturating_sub(u64::from(window)),
+    };
+    (end - 1) / SEGMENT - start / SEGMENT + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_counted_at_absolute_boundaries() {
+        assert_eq!(segments_of(0, 0), 1);
+        assert_eq!(segments_of(255, 0), 1);
+        assert_eq!(segments_of(256, 0), 2);
+        assert_eq!(segments_of(600, 512), 3);
+        assert_eq!(segments_of(767, 512), 2);
+        assert_eq!(segments_of(3, 512), 1);
+    }
+}
