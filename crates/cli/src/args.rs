@@ -1,0 +1,214 @@
+//! Command-line words to typed options. Every number is checked here, and a wrong word names
+//! itself and what is accepted.
+
+use std::path::PathBuf;
+
+use dctms_ir::Dtype;
+use lexopt::prelude::*;
+
+/// Why the words are wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(pub String);
+
+impl std::fmt::Display for UsageError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<lexopt::Error> for UsageError {
+    fn from(error: lexopt::Error) -> Self {
+        UsageError(error.to_string())
+    }
+}
+
+/// Options that decide a plan, shared by `plan`, `run` and `eval`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanArgs {
+    /// Tokens of a prompt.
+    pub max_input: Option<u64>,
+    /// Tokens generated.
+    pub max_output: Option<u64>,
+    /// Sequences decoded together.
+    pub sequences: u64,
+    /// Tokens of a prefill step.
+    pub prefill_chunk: u64,
+    /// Type of keys and values.
+    pub kv_type: Dtype,
+    /// Lanes.
+    pub lanes: Option<u32>,
+    /// Instruction set.
+    pub isa: Option<String>,
+    /// Memory limit, bytes.
+    pub memory_limit: Option<u64>,
+    /// Machine profile.
+    pub machine: Option<PathBuf>,
+    /// f32 activations, for parity tests.
+    pub float_activations: bool,
+}
+
+impl Default for PlanArgs {
+    fn default() -> Self {
+        PlanArgs {
+            max_input: None,
+            max_output: None,
+            sequences: 1,
+            prefill_chunk: 256,
+            kv_type: Dtype::F16,
+            lanes: None,
+            isa: None,
+            memory_limit: None,
+            machine: None,
+            float_activations: false,
+        }
+    }
+}
+
+impl PlanArgs {
+    /// Takes an option of the plan; gives back whether it was one.
+    ///
+    /// # Errors
+    /// A value that is missing or out of range.
+    pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, UsageError> {
+        match name {
+            "max-input" => self.max_input = Some(count(parser, name)?),
+            "max-output" => self.max_output = Some(count(parser, name)?),
+            "sequences" => self.sequences = within(count(parser, name)?, name, 1, 64)?,
+            "prefill-chunk" => {
+                self.prefill_chunk = within(count(parser, name)?, name, 1, 1 << 16)?;
+            }
+            "kv-type" => self.kv_type = kv_type(&text(parser, name)?)?,
+            "lanes" => {
+                self.lanes = Some(within(count(parser, name)?, name, 1, 64)? as u32);
+            }
+            "isa" => self.isa = Some(isa(&text(parser, name)?)?),
+            "memory-limit" => self.memory_limit = Some(bytes(parser, name)?),
+            "machine" => self.machine = Some(PathBuf::from(parser.value()?)),
+            "activations" => {
+                self.float_activations = match text(parser, name)?.as_str() {
+                    "q8" => false,
+                    "f32" => true,
+                    other => {
+                        return Err(UsageError(format!("--activations {other}: q8 or f32")));
+                    }
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// A text value.
+///
+/// # Errors
+/// A missing value, or one that is not UTF-8.
+pub fn text(parser: &mut lexopt::Parser, name: &str) -> Result<String, UsageError> {
+    parser.value()?.string().map_err(|_| UsageError(format!("--{name}: the value is not UTF-8")))
+}
+
+/// A whole number.
+///
+/// # Errors
+/// A missing value, or no whole number.
+pub fn count(parser: &mut lexopt::Parser, name: &str) -> Result<u64, UsageError> {
+    let value = text(parser, name)?;
+    value.parse().map_err(|_| UsageError(format!("--{name} {value}: a whole number is expected")))
+}
+
+/// A finite number within bounds.
+///
+/// # Errors
+/// A missing value, no number, or one out of range.
+pub fn number(
+    parser: &mut lexopt::Parser,
+    name: &str,
+    min: f32,
+    max: f32,
+) -> Result<f32, UsageError> {
+    let value = text(parser, name)?;
+    match value.parse::<f32>() {
+        Ok(number) if number >= min && number <= max => Ok(number),
+        _ => Err(UsageError(format!("--{name} {value}: a number from {min} to {max} is expected"))),
+    }
+}
+
+/// Bytes: a whole number, or one with a unit (K, M, G: powers of 1024; KB, MB, GB: of 1000).
+///
+/// # Errors
+/// A missing value, or no size.
+pub fn bytes(parser: &mut lexopt::Parser, name: &str) -> Result<u64, UsageError> {
+    let value = text(parser, name)?;
+    parse_bytes(&value).ok_or_else(|| {
+        UsageError(format!("--{name} {value}: bytes are expected, e.g. 157000000, 512M or 2GB"))
+    })
+}
+
+fn parse_bytes(value: &str) -> Option<u64> {
+    let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+    let factor = match value[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        _ => return None,
+    };
+    value[..digits].parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// A number within bounds.
+///
+/// # Errors
+/// Names both bounds.
+pub fn within(value: u64, name: &str, min: u64, max: u64) -> Result<u64, UsageError> {
+    if value < min || value > max {
+        return Err(UsageError(format!("--{name} {value}: {min} to {max}")));
+    }
+    Ok(value)
+}
+
+fn kv_type(value: &str) -> Result<Dtype, UsageError> {
+    match value {
+        "f16" => Ok(Dtype::F16),
+        "f32" => Ok(Dtype::F32),
+        "q8_0" => Ok(Dtype::Q8_0),
+        other => Err(UsageError(format!("--kv-type {other}: f16, f32 or q8_0"))),
+    }
+}
+
+fn isa(value: &str) -> Result<String, UsageError> {
+    match value {
+        "scalar" | "avx2" | "avx512" => Ok(value.to_string()),
+        other => Err(UsageError(format!("--isa {other}: scalar, avx2 or avx512"))),
+    }
+}
+
+/// An option nobody knows.
+#[must_use]
+pub fn unknown(argument: &lexopt::Arg<'_>) -> UsageError {
+    match argument {
+        Short(letter) => UsageError(format!("unknown option -{letter}")),
+        Long(name) => UsageError(format!("unknown option --{name}")),
+        Value(value) => UsageError(format!("unexpected argument {}", value.to_string_lossy())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units_and_bounds() {
+        assert_eq!(parse_bytes("157000000"), Some(157_000_000));
+        assert_eq!(parse_bytes("512M"), Some(512 << 20));
+        assert_eq!(parse_bytes("2GB"), Some(2_000_000_000));
+        assert_eq!(parse_bytes("1KiB"), Some(1024));
+        for wrong in ["", "M", "1.5G", "-1", "12X", "99999999999999999999"] {
+            assert_eq!(parse_bytes(wrong), None, "{wrong}");
+        }
+        assert_eq!(parse_bytes("18446744073709551615K"), None);
+    }
+}

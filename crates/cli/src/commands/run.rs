@@ -1,0 +1,153 @@
+//! `dctms run`: generate text from one prompt, several at once, or in a conversation.
+//!
+//! Standard output carries the generated text alone (or one JSON object); everything else goes
+//! to standard error.
+
+mod options;
+mod output;
+mod prompts;
+
+use std::time::Instant;
+
+use dctms_engine::generation::{Sequence, Timing, generate};
+use dctms_engine::planning::resolve_bounds;
+use dctms_engine::{Class, EngineError, Model};
+use dctms_ir::plan::Bounds;
+use dctms_system::heap::{LatchScope, OnViolation};
+use dctms_system::interrupt::catch_stop_requests;
+use dctms_system::process::{FaultScope, faults};
+use dctms_text::Tokenizer;
+
+use crate::HEAP;
+use crate::failure::Failure;
+use crate::machine::settings;
+use crate::process::{self, CompileStage, Prepared};
+
+use options::{Format, RunArgs};
+use output::{Report, Sink};
+
+/// Runs the command.
+///
+/// # Errors
+/// Usage, a defect of the model, no room, or a bound that the prompt passes.
+pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
+    let started = Instant::now();
+    let args = RunArgs::parse(parser)?;
+    catch_stop_requests()?;
+    let (prepared, prompts, bounds) = prepare(&args)?;
+    let mut prepared = prepared;
+    if args.format == Format::Text {
+        eprintln!(
+            "dctms: M_max {:.1} MiB of {:.1} MiB; {} + {} tokens; loaded in {:.2} s",
+            mebibytes(prepared.envelope.total),
+            mebibytes(prepared.envelope.hardware),
+            bounds.max_input_tokens,
+            bounds.max_output_tokens,
+            started.elapsed().as_secs_f64()
+        );
+        if let Some(why) = &prepared.unlocked {
+            eprintln!("dctms: warning: memory is not locked ({why})");
+        }
+    }
+    generate_all(&args, &mut prepared, &prompts)
+}
+
+/// Everything before the first token: plan, certify, map, load.
+fn prepare(args: &RunArgs) -> Result<(Prepared, Vec<Vec<u32>>, Bounds), Failure> {
+    dctms_text::initialise_templates();
+    let stage = CompileStage::open()?;
+    let (started, prompts, bounds) = {
+        let model = Model::open(&args.model_path()?)?;
+        model.checkpoint.require_complete().map_err(EngineError::from)?;
+        let prompts = stage.lasting(Vec::new);
+        let mut prompts: Vec<Vec<u32>> = prompts;
+        for prompt in prompts::read(args, &model)? {
+            stage.lasting(|| prompts.push(prompt.clone()));
+        }
+        let mut plan_args = args.plan.clone();
+        plan_args.sequences = plan_args.sequences.max(prompts.len() as u64);
+        plan_args.max_output = plan_args.max_output.or(args.limit);
+        let settings = settings(&plan_args)?;
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        let bounds = resolve_bounds(&model, &settings, Some(longest.max(1)))?;
+        check_prompt(longest, args.limit, &bounds)?;
+        let started = process::start(&stage, &model, &settings, &bounds)?;
+        (started, prompts, bounds)
+    };
+    stage.close()?;
+    Ok((process::load(started, None)?, prompts, bounds))
+}
+
+/// Refuses before any compute what the plan does not hold.
+fn check_prompt(longest: u64, limit: Option<u64>, bounds: &Bounds) -> Result<(), Failure> {
+    let over = |message: String| Err(EngineError::new(Class::OverBound, message).into());
+    if longest > bounds.max_input_tokens {
+        return over(format!(
+            "the prompt has {longest} tokens, the plan holds {} (--max-input)",
+            bounds.max_input_tokens
+        ));
+    }
+    if let Some(limit) = limit.filter(|limit| *limit > bounds.max_output_tokens) {
+        return over(format!(
+            "{limit} output tokens are asked for, the plan holds {} (--max-output)",
+            bounds.max_output_tokens
+        ));
+    }
+    Ok(())
+}
+
+fn generate_all(
+    args: &RunArgs,
+    prepared: &mut Prepared,
+    prompts: &[Vec<u32>],
+) -> Result<(), Failure> {
+    let bounds = prepared.runner.bounds().clone();
+    let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
+    let limit = args.limit.unwrap_or(bounds.max_output_tokens) as usize;
+    let mut sequences: Vec<Sequence> = Vec::with_capacity(prompts.len());
+    for (slot, prompt) in prompts.iter().enumerate() {
+        let mut sequence = Sequence::new(slot as u32, context);
+        sequence.begin(prompt, limit)?;
+        sequences.push(sequence);
+    }
+    let tables = prepared.runner.tokenizer_tables();
+    let tokenizer = prepared
+        .vocabulary
+        .as_ref()
+        .zip(tables.as_ref())
+        .map(|(vocabulary, tables)| Tokenizer::new(&vocabulary.layout, tables.bytes()));
+    let options = args.generation_options();
+    let mut timing = Timing::with_steps(limit);
+    let mut sink = Sink::new(args.format, prompts.len());
+    let before = faults(FaultScope::Process);
+    let allocations = HEAP.allocations();
+    HEAP.close_latch(LatchScope::EveryThread, OnViolation::Count);
+    let result = generate(
+        &mut prepared.runner,
+        tokenizer.as_ref(),
+        &mut sequences,
+        &options,
+        &mut timing,
+        &mut |index, piece| sink.emit(index, piece),
+    );
+    HEAP.open_latch();
+    let allocations = HEAP.allocations() - allocations;
+    let after = faults(FaultScope::Process);
+    result?;
+    let report = Report {
+        sequences: &sequences,
+        timing: &timing,
+        tokenizer: tokenizer.as_ref(),
+        envelope: &prepared.envelope,
+        minor_faults: after.minor - before.minor,
+        major_faults: after.major - before.major,
+        allocations,
+        options: &options,
+    };
+    sink.finish(&report)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for a person to read")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,180 @@
+//! The options of `dctms run`.
+
+use std::path::PathBuf;
+
+use dctms_engine::generation::{EndTokens, GenerationOptions, LogitsDigest, STOP_BYTES_MAX};
+use dctms_engine::{Class, EngineError};
+use dctms_exec::sample::SamplerRecord;
+use lexopt::prelude::*;
+
+use crate::args::{PlanArgs, UsageError, count, number, text, unknown};
+
+/// What goes to standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The generated text.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Where the prompt comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A conversation on standard input.
+    Chat,
+    /// `-p`.
+    Text(String),
+    /// `-f`.
+    File(PathBuf),
+    /// `--prompt-ids`.
+    Ids(PathBuf),
+    /// `--prompts`.
+    Lines(PathBuf),
+}
+
+/// The options.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunArgs {
+    /// Model file, when given.
+    pub model: Option<PathBuf>,
+    /// Options of the plan.
+    pub plan: PlanArgs,
+    /// Prompt.
+    pub input: Input,
+    /// `-n`.
+    pub limit: Option<u64>,
+    /// Sampling.
+    pub sampler: SamplerRecord,
+    /// Seed.
+    pub seed: u64,
+    /// System message.
+    pub system: Option<String>,
+    /// Stop texts.
+    pub stop: Vec<String>,
+    /// End tokens.
+    pub end_tokens: EndTokens,
+    /// No template.
+    pub raw: bool,
+    /// Output.
+    pub format: Format,
+}
+
+impl RunArgs {
+    /// Reads the rest of the command line.
+    ///
+    /// # Errors
+    /// Names the word that is wrong.
+    pub fn parse(parser: &mut lexopt::Parser) -> Result<RunArgs, UsageError> {
+        let mut args = RunArgs {
+            model: None,
+            plan: PlanArgs::default(),
+            input: Input::Chat,
+            limit: None,
+            sampler: SamplerRecord::GREEDY,
+            seed: 0,
+            system: None,
+            stop: Vec::new(),
+            end_tokens: EndTokens::Obeyed,
+            raw: false,
+            format: Format::Text,
+        };
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Short('p') | Long("prompt") => {
+                    let prompt = text(parser, "prompt")?;
+                    args.set_input(Input::Text(prompt))?;
+                }
+                Short('f') | Long("file") => {
+                    let path = parser.value()?.into();
+                    args.set_input(Input::File(path))?;
+                }
+                Short('n') => args.limit = Some(count(parser, "n")?),
+                Short('m') => args.model = Some(parser.value()?.into()),
+                Long(name) => {
+                    let name = name.to_string();
+                    args.take(&name, parser)?;
+                }
+                Value(value) if args.model.is_none() => args.model = Some(value.into()),
+                other => return Err(unknown(&other)),
+            }
+        }
+        Ok(args)
+    }
+
+    fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
+        match name {
+            "temp" => self.sampler.temperature = number(parser, name, 0.0, 100.0)?,
+            "top-k" => self.sampler.top_k = count(parser, name)?.min(u64::from(u32::MAX)) as u32,
+            "top-p" => self.sampler.top_p = number(parser, name, 0.0, 1.0)?,
+            "min-p" => self.sampler.min_p = number(parser, name, 0.0, 1.0)?,
+            "repeat-penalty" => self.sampler.repeat_penalty = number(parser, name, 0.01, 100.0)?,
+            "seed" => self.seed = count(parser, name)?,
+            "system" => self.system = Some(text(parser, name)?),
+            "stop" => self.stop.push(stop_text(text(parser, name)?)?),
+            "ignore-eos" => self.end_tokens = EndTokens::Ignored,
+            "raw" => self.raw = true,
+            "json" => self.format = Format::Json,
+            "prompt-ids" => {
+                let path = parser.value()?.into();
+                self.set_input(Input::Ids(path))?;
+            }
+            "prompts" => {
+                let path = parser.value()?.into();
+                self.set_input(Input::Lines(path))?;
+            }
+            _ if self.plan.take(name, parser)? => {}
+            other => return Err(UsageError(format!("unknown option --{other}"))),
+        }
+        Ok(())
+    }
+
+    fn set_input(&mut self, input: Input) -> Result<(), UsageError> {
+        if self.input != Input::Chat {
+            return Err(UsageError(
+                "only one of -p, -f, --prompt-ids and --prompts can be given".to_string(),
+            ));
+        }
+        self.input = input;
+        Ok(())
+    }
+
+    /// The model file: the one given, else the default one of the cache.
+    ///
+    /// # Errors
+    /// How to get the default model.
+    pub fn model_path(&self) -> Result<PathBuf, EngineError> {
+        crate::commands::model_path(self.model.as_deref())
+    }
+
+    /// Options of the generation.
+    #[must_use]
+    pub fn generation_options(&self) -> GenerationOptions {
+        GenerationOptions {
+            sampler: self.sampler,
+            seed: self.seed,
+            end_tokens: self.end_tokens,
+            stop_texts: self.stop.clone(),
+            digest: match self.format {
+                Format::Json => LogitsDigest::Computed,
+                Format::Text => LogitsDigest::Skipped,
+            },
+        }
+    }
+}
+
+fn stop_text(text: String) -> Result<String, UsageError> {
+    if text.is_empty() || text.len() > STOP_BYTES_MAX {
+        return Err(UsageError(format!(
+            "--stop: {} bytes, expected 1 to {STOP_BYTES_MAX}",
+            text.len()
+        )));
+    }
+    Ok(text)
+}
+
+/// A usage error as one of the engine's.
+#[must_use]
+pub fn usage(message: String) -> EngineError {
+    EngineError::new(Class::Usage, message)
+}

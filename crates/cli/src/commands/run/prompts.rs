@@ -1,0 +1,151 @@
+//! From what the user gave to token ids.
+
+use std::path::Path;
+
+use dctms_engine::model::Vocabulary;
+use dctms_engine::{Class, EngineError, Model};
+use dctms_text::{
+    ChatTemplate, Content, Conversation, EncodeOptions, Ends, GenerationPrompt, Message, Scratch,
+    SpecialText, Tokenizer,
+};
+
+use super::options::{Input, RunArgs, usage};
+
+/// Longest prompt file, bytes.
+const PROMPT_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The prompts as token ids, one a sequence.
+///
+/// # Errors
+/// A file that cannot be read, a prompt that is empty, a template that fails.
+pub fn read(args: &RunArgs, model: &Model) -> Result<Vec<Vec<u32>>, EngineError> {
+    match &args.input {
+        Input::Chat => Err(usage("a prompt is needed: -p TEXT or -f FILE".to_string())),
+        Input::Ids(path) => Ok(vec![ids(&read_file(path)?, model)?]),
+        Input::Text(text) => texts(args, model, &[text.as_str()]),
+        Input::File(path) => texts(args, model, &[&read_file(path)?]),
+        Input::Lines(path) => {
+            let file = read_file(path)?;
+            let prompts = json_lines(&file)?;
+            let prompts: Vec<&str> = prompts.iter().map(String::as_str).collect();
+            texts(args, model, &prompts)
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, EngineError> {
+    let fail = |what: String| EngineError::new(Class::Usage, format!("{}: {what}", path.display()));
+    let len = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
+    if len > PROMPT_FILE_BYTES_MAX {
+        return Err(fail(format!("{len} bytes, at most {PROMPT_FILE_BYTES_MAX}")));
+    }
+    std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))
+}
+
+/// Token ids separated by white space or commas (a JSON array of numbers is one such text).
+fn ids(text: &str, model: &Model) -> Result<Vec<u32>, EngineError> {
+    let separators = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
+    let words = text.split(separators).filter(|word| !word.is_empty());
+    let ids = words
+        .map(|word| match word.parse::<u32>() {
+            Ok(id) if u64::from(id) < model.config.vocabulary => Ok(id),
+            _ => Err(usage(format!(
+                "--prompt-ids: {word} is no token id below {}",
+                model.config.vocabulary
+            ))),
+        })
+        .collect::<Result<Vec<u32>, _>>()?;
+    if ids.is_empty() {
+        return Err(usage("--prompt-ids: the file has no token ids".to_string()));
+    }
+    Ok(ids)
+}
+
+/// One prompt a line: a JSON string, or an object with `prompt`.
+fn json_lines(text: &str) -> Result<Vec<String>, EngineError> {
+    let mut prompts = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let bad = |what: &str| usage(format!("--prompts, line {}: {what}", index + 1));
+        let value: serde_json::Value =
+            serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
+        let prompt = value.as_str().or_else(|| value.get("prompt").and_then(|v| v.as_str()));
+        prompts.push(prompt.ok_or_else(|| bad("no string and no \"prompt\""))?.to_string());
+    }
+    if prompts.is_empty() || prompts.len() > dctms_engine::generation::SEQUENCES_MAX {
+        return Err(usage(format!(
+            "--prompts: {} prompts, expected 1 to {}",
+            prompts.len(),
+            dctms_engine::generation::SEQUENCES_MAX
+        )));
+    }
+    Ok(prompts)
+}
+
+fn texts(args: &RunArgs, model: &Model, prompts: &[&str]) -> Result<Vec<Vec<u32>>, EngineError> {
+    let vocabulary = model.vocabulary.as_ref().ok_or_else(|| {
+        EngineError::new(Class::File, "the model has no tokeniser: give --prompt-ids".to_string())
+    })?;
+    let mut tables = vec![0; vocabulary.layout.len_bytes()];
+    let bytes = model.vocabulary_bytes(vocabulary)?;
+    dctms_text::build(&vocabulary.layout, &vocabulary.info.view(&bytes), &mut tables)
+        .map_err(|error| EngineError::new(Class::File, error))?;
+    drop(bytes);
+    let tokenizer = Tokenizer::new(&vocabulary.layout, &tables);
+    prompts.iter().map(|prompt| one_text(args, model, vocabulary, &tokenizer, prompt)).collect()
+}
+
+fn one_text(
+    args: &RunArgs,
+    model: &Model,
+    vocabulary: &Vocabulary,
+    tokenizer: &Tokenizer<'_>,
+    prompt: &str,
+) -> Result<Vec<u32>, EngineError> {
+    let rendered;
+    let (text, options) = match args.raw {
+        true => {
+            let special_text = SpecialText::PlainText;
+            (prompt, EncodeOptions { special_text, ends: Ends::AsMetadata })
+        }
+        false => {
+            rendered = render(args, model, tokenizer, prompt)?;
+            let special_text = SpecialText::Parse;
+            (rendered.as_str(), EncodeOptions { special_text, ends: Ends::None })
+        }
+    };
+    let kind = vocabulary.layout.facts().kind;
+    let mut scratch = Scratch::with_text_bytes_max(kind, text.len());
+    let mut ids = Vec::new();
+    tokenizer
+        .encode(text.as_bytes(), options, &mut scratch, &mut |id| ids.push(id))
+        .map_err(|error| EngineError::new(Class::OverBound, error))?;
+    if ids.is_empty() {
+        return Err(usage("the prompt is empty".to_string()));
+    }
+    Ok(ids)
+}
+
+fn render(
+    args: &RunArgs,
+    model: &Model,
+    tokenizer: &Tokenizer<'_>,
+    prompt: &str,
+) -> Result<String, EngineError> {
+    let file = |error: dctms_text::TemplateError| EngineError::new(Class::File, error);
+    let template = ChatTemplate::new(model.template.as_deref(), tokenizer).map_err(file)?;
+    let mut messages = Vec::new();
+    if let Some(system) = &args.system {
+        messages.push(Message {
+            role: "system",
+            content: Content::Text(system),
+            fields: Vec::new(),
+        });
+    }
+    messages.push(Message { role: "user", content: Content::Text(prompt), fields: Vec::new() });
+    let conversation = Conversation {
+        messages: &messages,
+        generation_prompt: GenerationPrompt::Added,
+        variables: Vec::new(),
+    };
+    template.render(&conversation).map_err(file)
+}

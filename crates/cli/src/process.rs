@@ -1,0 +1,183 @@
+//! The process as the envelope sees it: sizes of heap and stacks, and the order of its stages.
+
+use dctms_engine::loading::Loader;
+use dctms_engine::model::{ModelFiles, Vocabulary};
+use dctms_engine::planning::{PlanSettings, Planned, plan};
+use dctms_engine::{Class, EngineError, Model, Runner};
+use dctms_exec::{CertifiedPlan, SessionOptions};
+use dctms_ir::plan::{Bounds, Envelope};
+use dctms_kernels::isa::Isa;
+use dctms_system::arena::ArenaPages;
+use dctms_system::heap::{Exhaustion, Region};
+use dctms_system::lanes::{LanesConfig, Pinning};
+use dctms_system::processors::processors;
+
+use crate::HEAP;
+
+/// Heap before a plan is known, bytes: arguments and machine facts.
+pub const BOOT_HEAP_BYTES: usize = 512 << 10;
+/// Address space kept for the heap until its limit is known, bytes.
+pub const HEAP_RESERVE_BYTES: usize = 1 << 30;
+/// Heap of the stages that read, plan and verify, bytes. Given back before the arena is touched.
+pub const COMPILE_HEAP_BYTES: usize = 96 << 20;
+/// Heap of a run that does not depend on the plan, bytes.
+pub const HEAP_FIXED_BYTES: u64 = 192 << 10;
+/// Heap of a run for each scheduled task, bytes.
+pub const HEAP_PER_TASK_BYTES: u64 = 512;
+/// Stack of the control thread, which is lane 0, bytes.
+pub const CONTROL_STACK_BYTES: usize = 512 << 10;
+/// Stack of each further lane, bytes.
+pub const LANE_STACK_BYTES: usize = 128 << 10;
+
+/// What M_max does not count.
+pub const NOT_COVERED: [&str; 3] = [
+    "kernel page tables: 8 bytes for each 4 KiB mapped",
+    "kernel stacks and descriptors of each thread: about 32 KiB",
+    "page cache of the model file while it is read: dropped piece by piece",
+];
+
+/// Stack of every thread beside the main one.
+#[must_use]
+pub fn thread_stacks(lanes: u32) -> Vec<usize> {
+    let mut stacks = vec![LANE_STACK_BYTES; lanes as usize];
+    stacks[0] = CONTROL_STACK_BYTES;
+    stacks
+}
+
+/// What lives on after planning.
+pub struct Prepared {
+    /// The loaded decoder.
+    pub runner: Runner,
+    /// Its vocabulary.
+    pub vocabulary: Option<Vocabulary>,
+    /// The envelope.
+    pub envelope: Envelope,
+    /// Why memory could not be locked, if it could not.
+    pub unlocked: Option<String>,
+}
+
+/// Opens the compile stage: allocations of this thread go to its region until
+/// [`CompileStage::close`].
+pub struct CompileStage {
+    scope: Option<dctms_system::heap::RegionScope>,
+}
+
+impl CompileStage {
+    /// Begins it.
+    ///
+    /// # Errors
+    /// An operating system without room.
+    pub fn open() -> Result<CompileStage, EngineError> {
+        HEAP.open_compile_region(COMPILE_HEAP_BYTES)?;
+        Ok(CompileStage { scope: Some(HEAP.scope(Region::Compile)) })
+    }
+
+    /// Runs `work` with allocations that outlive the stage.
+    pub fn lasting<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _scope = HEAP.scope(Region::Run);
+        work()
+    }
+
+    /// Ends it and gives its pages back.
+    ///
+    /// # Errors
+    /// When something in it is still alive: a bug of ours.
+    pub fn close(mut self) -> Result<(), EngineError> {
+        drop(self.scope.take());
+        HEAP.close_compile_region()?;
+        Ok(())
+    }
+}
+
+/// Plans, verifies, and starts what runs: the last act of the compile stage. Refuses before any
+/// weight is read when the plan does not fit.
+///
+/// # Errors
+/// Any defect of the model; class `DoesNotFit` with the shortfall.
+pub fn start(
+    stage: &CompileStage,
+    model: &Model,
+    settings: &PlanSettings,
+    bounds: &Bounds,
+) -> Result<Started, EngineError> {
+    model.checkpoint.require_complete()?;
+    let isa = Isa::from_name(&settings.machine.isa).ok_or_else(|| {
+        EngineError::new(Class::System, format!("this processor has no {}", settings.machine.isa))
+    })?;
+    let Planned { plan, certificate } = plan(model, settings, bounds)?;
+    if !plan.envelope.fits() {
+        return Err(does_not_fit(&plan.envelope));
+    }
+    HEAP.set_run_limit(plan.envelope.runtime.heap as usize)?;
+    let lanes = plan.machine.lanes as usize;
+    let options = SessionOptions {
+        isa,
+        lanes: LanesConfig {
+            lanes,
+            stack_bytes: LANE_STACK_BYTES,
+            events: 0,
+            spin: processors()?.spin_policy(lanes),
+            pinning: Pinning::Free,
+        },
+        pages: ArenaPages::Huge,
+    };
+    let window = model.config.windows.iter().copied().max().unwrap_or(0);
+    let facts = (model.config.vocabulary, window);
+    let certified = CertifiedPlan::new(&plan, &certificate)?;
+    stage.lasting(|| {
+        Ok(Started {
+            runner: Runner::start(certified, &options, facts)?,
+            files: model.files()?,
+            vocabulary: model.vocabulary.clone(),
+            envelope: plan.envelope.clone(),
+        })
+    })
+}
+
+/// A started session whose weights are not loaded.
+pub struct Started {
+    runner: Runner,
+    files: ModelFiles,
+    vocabulary: Option<Vocabulary>,
+    envelope: Envelope,
+}
+
+/// Makes the arena resident, loads, seals. Call after the compile stage is closed.
+///
+/// # Errors
+/// A file that cannot be read; an operating system that refuses.
+pub fn load(
+    started: Started,
+    progress: Option<&(dyn Fn(u64) + Sync)>,
+) -> Result<Prepared, EngineError> {
+    let Started { mut runner, files, vocabulary, envelope } = started;
+    runner.session().arena().prefault();
+    let unlocked = dctms_system::process::lock_all().err().map(|error| error.to_string());
+    if unlocked.is_some() {
+        // Without a lock at least nothing is read from storage for the first time later.
+        let _ = dctms_system::image::prefault_image();
+    }
+    let loader = Loader::new(&files, vocabulary.as_ref(), progress);
+    runner.load(&loader)?;
+    for file in files.handles() {
+        // Advice: a kernel that does not take it keeps its cache.
+        let _ = dctms_system::output::drop_page_cache(file, 0, 0);
+    }
+    drop(files);
+    HEAP.set_exhaustion(Exhaustion::Refuse);
+    Ok(Prepared { runner, vocabulary, envelope, unlocked })
+}
+
+/// The refusal of a plan that does not fit.
+#[must_use]
+pub fn does_not_fit(envelope: &Envelope) -> EngineError {
+    EngineError::new(
+        Class::DoesNotFit,
+        format!(
+            "does not fit: M_max is {} bytes, the limit is {} bytes, {} bytes too many",
+            envelope.total,
+            envelope.hardware,
+            envelope.total - envelope.hardware
+        ),
+    )
+}
