@@ -61,6 +61,25 @@ impl<'a> SlotCache<'a> {
         &self.keys[self.shape.key_group(self.slot, position)]
     }
 
+    /// Keys of `visible` positions in `segment`, up to the end of the ring: enough to ask for.
+    pub fn segment_keys(&self, visible: &Range<usize>, segment: usize) -> &'a [u8] {
+        let positions = clip(visible, segment);
+        let bytes = self.shape.key_group_bytes();
+        let start = self.shape.key_group(self.slot, positions.start).start;
+        let groups = positions.end.div_ceil(LANES) - positions.start / LANES;
+        let end = (self.slot + 1) * (self.shape.capacity / LANES) * bytes;
+        &self.keys[start..end.min(start + groups * bytes)]
+    }
+
+    /// Values of `visible` positions in `segment`, up to the end of the ring.
+    pub fn segment_values(&self, visible: &Range<usize>, segment: usize) -> &'a [u8] {
+        let positions = clip(visible, segment);
+        let bytes = self.shape.value_row_bytes();
+        let start = self.shape.value_row(self.slot, positions.start);
+        let end = (self.slot + 1) * self.shape.capacity * bytes;
+        &self.values[start..end.min(start + positions.len() * bytes)]
+    }
+
     /// Rows of the sixteen positions of a group, which never straddle the end of the ring.
     #[inline(always)]
     fn value_rows(&self, position: usize) -> &'a [u8] {
@@ -94,6 +113,25 @@ impl<'a> Workspace<'a> {
         let (part, o) = rest.split_at_mut(rows_len);
         Self { scores: scores.as_chunks_mut().0, q, part, o }
     }
+}
+
+/// Bytes that will be read soon. In a step the caches come from memory, in runs too short for the
+/// processor to foresee, so each phase of a block asks for the bytes of the next phase. In a
+/// prompt they are read again and again and stay near: nothing to ask for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Ahead<'a> {
+    /// Asked for while scores are computed: the values of the same segment.
+    pub values: &'a [u8],
+    /// Asked for while values are weighed: the keys of the next segment.
+    pub keys: &'a [u8],
+}
+
+/// Asks for the next `len` of `bytes`.
+#[inline(always)]
+fn fetch<S: Simd>(s: S, bytes: &mut &[u8], len: usize) {
+    let (now, rest) = bytes.split_at(len.min(bytes.len()));
+    s.prefetch(now);
+    *bytes = rest;
 }
 
 /// Maximum and sum of each row's segment; rows that see nothing of it are not `seen`.
@@ -132,17 +170,18 @@ pub(super) fn segment(
     visible: &[Range<usize>],
     segment: usize,
     cache: SlotCache<'_>,
+    ahead: Ahead<'_>,
     workspace: &mut Workspace<'_>,
 ) -> Partial {
     let base = segment * SEGMENT_POSITIONS;
     // Visible positions relative to the segment.
     let mut seen: [Range<usize>; ATTENTION_ROWS] = [const { 0..0 }; ATTENTION_ROWS];
     for (seen, visible) in seen.iter_mut().zip(visible) {
-        let clip = |p: usize| p.clamp(base, base + SEGMENT_POSITIONS) - base;
-        *seen = clip(visible.start)..clip(visible.end);
+        let positions = clip(visible, segment);
+        *seen = positions.start - base..positions.end - base;
     }
     let seen = &seen[..visible.len()];
-    let work = Work { shape, seen, base, cache };
+    let work = Work { shape, seen, base, cache, ahead };
     match shape.kv.kind {
         KvType::F32 => work.run::<F32>(isa, workspace),
         KvType::F16 => work.run::<F16>(isa, workspace),
@@ -159,6 +198,14 @@ struct Work<'a> {
     /// First position of the segment.
     base: usize,
     cache: SlotCache<'a>,
+    ahead: Ahead<'a>,
+}
+
+/// The part of `visible` in a segment; empty, but inside of it, if there is none.
+fn clip(visible: &Range<usize>, segment: usize) -> Range<usize> {
+    let base = segment * SEGMENT_POSITIONS;
+    let clamp = |p: usize| p.clamp(base, base + SEGMENT_POSITIONS);
+    clamp(visible.start)..clamp(visible.end)
 }
 
 impl Work<'_> {
@@ -205,7 +252,8 @@ impl Work<'_> {
         let edge = |row: usize, positions: Range<usize>, part: &mut [Tile]| {
             if !positions.is_empty() {
                 let scores = &scores[row..];
-                let work = Weigh { work: self, positions, scores, element: PhantomData::<E> };
+                let element = PhantomData::<E>;
+                let work = Weigh { work: self, positions, scores, ahead: &[], element };
                 let out = &mut part[row * head_tiles..][..head_tiles];
                 dispatch(isa, Rows::<1, _, _> { work, out });
             }
@@ -213,7 +261,8 @@ impl Work<'_> {
         for (row, seen) in self.seen.iter().enumerate().filter(|_| !middle.is_empty()) {
             edge(row, seen.start..middle.start, part);
         }
-        let work = Weigh { work: self, positions: middle, scores, element: PhantomData::<E> };
+        let (ahead, element) = (self.ahead.keys, PhantomData::<E>);
+        let work = Weigh { work: self, positions: middle, scores, ahead, element };
         match self.seen.len() {
             1 => dispatch(isa, Rows::<1, _, _> { work, out: &mut part[..] }),
             2 => dispatch(isa, Rows::<2, _, _> { work, out: &mut part[..] }),
@@ -264,10 +313,11 @@ impl<const ROWS: usize, E: Element> Kernel
         }
         let scores: &mut [_; ROWS] = self.out.first_chunk_mut().expect("scores of each row");
         let Range { start: mut group, end } = self.work.groups.clone();
+        let mut ahead = self.work.work.ahead.values;
         match S::REGISTERS {
             RegisterFile::ThirtyTwo => {
                 while group + 4 <= end {
-                    score_tile::<S, E, ROWS, 4>(s, &self.work, group, scores);
+                    score_tile::<S, E, ROWS, 4>(s, &self.work, group, &mut ahead, scores);
                     group += 4;
                 }
             }
@@ -275,7 +325,7 @@ impl<const ROWS: usize, E: Element> Kernel
             RegisterFile::None => {}
         }
         while group < end {
-            score_tile::<S, E, ROWS, 1>(s, &self.work, group, scores);
+            score_tile::<S, E, ROWS, 1>(s, &self.work, group, &mut ahead, scores);
             group += 1;
         }
     }
@@ -287,16 +337,19 @@ fn score_tile<S: Simd, E: Element, const ROWS: usize, const GROUPS: usize>(
     s: S,
     job: &Scores<'_, E>,
     group: usize,
+    ahead: &mut &[u8],
     scores: &mut [[Tile; SEGMENT_GROUPS]; ROWS],
 ) {
     let Work { shape, base, cache, .. } = job.work;
     let head_dim = shape.kv.head_dim;
+    let tile_bytes = shape.kv.key_group_bytes() / shape.head_tiles() * GROUPS;
     let mut groups: [&[u8]; GROUPS] = [&[]; GROUPS];
     for (g, keys) in groups.iter_mut().enumerate() {
         *keys = cache.key_group(base + (group + g) * LANES);
     }
     let mut dots = [[s.splat(0.0); GROUPS]; ROWS];
     for (tile, q) in job.q.as_chunks::<ROWS>().0.iter().enumerate() {
+        fetch(s, ahead, tile_bytes);
         let mut keys = [E::keys(groups[0], head_dim, tile); GROUPS];
         let mut scales = [E::key_scale(s, keys[0]); GROUPS];
         for g in 1..GROUPS {
@@ -384,6 +437,7 @@ struct Weigh<'a, E> {
     work: Work<'a>,
     positions: Range<usize>,
     scores: &'a [[Tile; SEGMENT_GROUPS]],
+    ahead: &'a [u8],
     element: PhantomData<E>,
 }
 
@@ -396,11 +450,12 @@ impl<const ROWS: usize, E: Element> Kernel for Rows<ROWS, Weigh<'_, E>, &mut [Ti
             return;
         }
         let head_tiles = self.work.work.shape.head_tiles();
+        let mut ahead = self.work.ahead;
         let mut tile = 0;
         match S::REGISTERS {
             RegisterFile::ThirtyTwo => {
                 while tile + 4 <= head_tiles {
-                    weigh_tile::<S, E, ROWS, 4>(s, &self.work, tile, self.out);
+                    weigh_tile::<S, E, ROWS, 4>(s, &self.work, tile, &mut ahead, self.out);
                     tile += 4;
                 }
             }
@@ -408,7 +463,7 @@ impl<const ROWS: usize, E: Element> Kernel for Rows<ROWS, Weigh<'_, E>, &mut [Ti
             RegisterFile::None => {}
         }
         while tile < head_tiles {
-            weigh_tile::<S, E, ROWS, 1>(s, &self.work, tile, self.out);
+            weigh_tile::<S, E, ROWS, 1>(s, &self.work, tile, &mut ahead, self.out);
             tile += 1;
         }
     }
@@ -421,6 +476,7 @@ fn weigh_tile<S: Simd, E: Element, const ROWS: usize, const TILES: usize>(
     s: S,
     job: &Weigh<'_, E>,
     tile: usize,
+    ahead: &mut &[u8],
     part: &mut [Tile],
 ) {
     let Work { shape, base, cache, .. } = job.work;
@@ -437,6 +493,7 @@ fn weigh_tile<S: Simd, E: Element, const ROWS: usize, const TILES: usize>(
         let first = positions.start.max(group * LANES) - group * LANES;
         let last = positions.end.min((group + 1) * LANES) - group * LANES;
         let rows = cache.value_rows(base + group * LANES);
+        fetch(s, ahead, LANES * row_bytes / head_tiles * TILES);
         for lane in first..last {
             let value = &rows[lane * row_bytes..][..row_bytes];
             let mut v = [s.splat(0.0); TILES];

@@ -6,7 +6,7 @@
 //! and the weighted sum, `[group][1 + head_dim/16][16]`. Any contiguous split of the items is
 //! correct; [`attention_decode_split`] evens out the positions.
 
-use super::block::{self, Cache, Merge, Partial, Running, Workspace, rows_max};
+use super::block::{self, Ahead, Cache, Merge, Partial, Running, Workspace, rows_max};
 use super::{Attention, Tokens, check};
 use crate::isa::Isa;
 use crate::limits::{ATTENTION_ROWS, HEAD_DIM_MAX, SEGMENT_POSITIONS};
@@ -109,8 +109,10 @@ pub fn attention_decode_partial(
     let mut place = Place::of(shape, tokens, items.start);
     for record in partials.chunks_exact_mut(group * (1 + head_tiles)) {
         let Place { token, kv_head, segment } = place;
-        let cache = cache.of(kv_head, tokens.slot(token));
+        place.advance(shape, tokens);
+        let slot_cache = cache.of(kv_head, tokens.slot(token));
         let visible = [(); ATTENTION_ROWS].map(|()| tokens.visible(token));
+        let next_keys = place.keys(tokens, cache);
         let blocks = group.div_ceil(rows_max(isa));
         for i in 0..blocks {
             let heads = i * group / blocks..(i + 1) * group / blocks;
@@ -122,7 +124,17 @@ pub fn attention_decode_partial(
                 }
             }
             let visible = &visible[..rows];
-            let partial = block::segment(isa, shape, visible, segment, cache, &mut workspace);
+            // The first block brings the segment in, the last one asks for the next item's.
+            let mut ahead = Ahead::default();
+            if i == 0 {
+                ahead.values = slot_cache.segment_values(&visible[0], segment);
+            }
+            if i + 1 == blocks {
+                ahead.keys = next_keys;
+            }
+            let workspace = &mut workspace;
+            let partial =
+                block::segment(isa, shape, visible, segment, slot_cache, ahead, workspace);
             for (r, head) in heads.enumerate() {
                 let record = &mut record[head * (1 + head_tiles)..][..1 + head_tiles];
                 record[0] = [0.0; LANES];
@@ -130,7 +142,6 @@ pub fn attention_decode_partial(
                 record[1..].copy_from_slice(&workspace.part[r * head_tiles..][..head_tiles]);
             }
         }
-        place.advance(shape, tokens);
     }
 }
 
@@ -155,6 +166,15 @@ impl Place {
             item -= count;
         }
         Self { token: tokens.len(), kv_head: 0, segment: 0 }
+    }
+
+    /// The keys that the item reads; none beyond the last one.
+    fn keys<'a>(&self, tokens: Tokens<'_>, cache: Cache<'a>) -> &'a [u8] {
+        if self.token == tokens.len() {
+            return &[];
+        }
+        let slot_cache = cache.of(self.kv_head, tokens.slot(self.token));
+        slot_cache.segment_keys(&tokens.visible(self.token), self.segment)
     }
 
     fn advance(&mut self, shape: &Attention, tokens: Tokens<'_>) {

@@ -35,7 +35,7 @@ use crate::isa::Isa;
 use crate::kv::{KvPlaces, KvShape};
 use crate::limits::{ATTENTION_ROWS, SEGMENT_POSITIONS};
 use crate::simd::{LANES, Tile, dispatch, tiles, tiles_mut};
-use block::{Cache, Merge, Running, Workspace, rows_max};
+use block::{Ahead, Cache, Merge, Running, Workspace, rows_max};
 use core::ops::Range;
 
 /// Constants of a layer's attention.
@@ -269,7 +269,8 @@ impl Prefill<'_> {
         let (visible, cache) = (&visible[..block.len], cache.of(kv_head, slot));
         let mut running = Running::new();
         for segment in block::segments(visible) {
-            let next = block::segment(*isa, shape, visible, segment, cache, workspace);
+            let next =
+                block::segment(*isa, shape, visible, segment, cache, Ahead::default(), workspace);
             let (part, o) = (&*workspace.part, &mut *workspace.o);
             dispatch(*isa, Merge { running: &mut running, next, part, o, head_tiles });
         }

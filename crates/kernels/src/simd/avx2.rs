@@ -145,6 +145,14 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: a prefetch of any address is harmless.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+        }
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         both!(_mm256_add_ps, a, b)
     }

@@ -78,6 +78,14 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: a prefetch of any address is harmless.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+        }
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         // SAFETY: `self` proves the features.
         unsafe { _mm512_add_ps(a, b) }

@@ -139,6 +139,9 @@ pub trait Simd: Copy {
     /// The binary16 of these bits in all lanes, exact.
     fn splat_f16(self, bits: u16) -> Self::F;
 
+    /// Asks for the cache lines of `bytes` ahead of their use. Changes no answer.
+    fn prefetch(self, bytes: &[u8]);
+
     /// `a + b`.
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a - b`.

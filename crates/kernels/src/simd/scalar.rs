@@ -78,6 +78,9 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn prefetch(self, _bytes: &[u8]) {}
+
+    #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         zip(a, b, |a, b| a + b)
     }
