@@ -89,14 +89,13 @@ fn region(plan: &Plan, phases: &[PhaseFacts], found: &mut Found) {
     if end.is_none_or(|end| end > arena.bytes) {
         add(format!("the transient region passes the arena's {} bytes", arena.bytes));
     }
-    if arena.live_peak_bytes > arena.bytes {
-        add(format!("live peak {} above the arena's {}", arena.live_peak_bytes, arena.bytes));
-    }
-    if arena.transient_live_peak_bytes > arena.transient_bytes {
-        add(format!(
-            "transient live peak {} above the region's {}",
-            arena.transient_live_peak_bytes, arena.transient_bytes
-        ));
+    for (peak, bytes, of) in [
+        (arena.live_peak_bytes, arena.bytes, "arena"),
+        (arena.transient_live_peak_bytes, arena.transient_bytes, "transient region"),
+    ] {
+        if peak > bytes {
+            add(format!("live peak {peak} above the {bytes} bytes of the {of}"));
+        }
     }
     for id in (0..plan.program.tensors.len()).map(TensorId::of) {
         let (Some(_), placement) = (steps(plan, phases, id), plan.placements[id.index()]) else {

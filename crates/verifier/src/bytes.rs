@@ -75,6 +75,9 @@ pub(crate) fn ordered(facts: &PhaseFacts, in_place: &InPlace, a: TensorId, b: Te
 
 /// As `precedes`, the accesses that one operation makes in place set aside.
 fn precedes_in_place(facts: &PhaseFacts, ops: &[OpId], input: TensorId, output: TensorId) -> bool {
+    if facts.touches(input).len().saturating_mul(facts.touches(output).len()) > PAIRS_MAX {
+        return false;
+    }
     facts.touches(input).iter().all(|touch| {
         let writes = facts.touches(output).iter().filter(|other| other.access.mode.writes());
         writes.into_iter().all(|write| {

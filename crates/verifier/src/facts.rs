@@ -22,7 +22,7 @@ pub(crate) struct Touch {
 
 /// What is known of a phase.
 pub(crate) struct PhaseFacts {
-    pub(crate) order: Order,
+    order: Order,
     /// For each operation its tasks in shard order.
     seats: Vec<Vec<Seat>>,
     /// Touches grouped by tensor, in program order.
@@ -184,14 +184,8 @@ fn facts(phase: &Phase, tensors: usize, seats: Vec<Vec<Seat>>, order: Order) -> 
         }
     }
     by_tensor.sort_by_key(|(tensor, _)| *tensor);
-    let mut touch_starts = Vec::with_capacity(tensors + 1);
-    let mut next = 0;
-    for tensor in 0..=tensors {
-        while by_tensor.get(next).is_some_and(|(at, _)| *at < tensor) {
-            next += 1;
-        }
-        touch_starts.push(next as u32);
-    }
+    let first = |tensor: usize| by_tensor.partition_point(|(at, _)| *at < tensor) as u32;
+    let touch_starts = (0..=tensors).map(first).collect();
     let touches = by_tensor.into_iter().map(|(_, touch)| touch).collect();
     PhaseFacts {
         order,

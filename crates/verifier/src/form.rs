@@ -19,7 +19,7 @@ pub(crate) fn check(plan: &Plan, found: &mut Found) {
     ];
     for (what, have, expected) in rows {
         if have != expected {
-            found.add(Rule::Form, what, format!("{have} rows, expected {expected}"));
+            found.add(Rule::Form, what, format!("{have}, expected {expected}"));
         }
     }
     if phases > PHASES_MAX || program.tensors.len() > ITEMS_MAX {
@@ -32,6 +32,11 @@ pub(crate) fn check(plan: &Plan, found: &mut Found) {
     let follow = program.flow.entry.iter().chain(program.flow.next.iter().flatten());
     if follow.into_iter().any(|phase| phase.index() >= phases) {
         found.add(Rule::Form, "flow", "an unknown phase");
+    }
+    for (index, phase) in program.phases.iter().enumerate() {
+        if program.phases[..index].iter().any(|other| other.name == phase.name) {
+            found.add(Rule::Form, &phase.name, "two phases have this name");
+        }
     }
     for dim in &program.dims {
         if dim.min > dim.max {
@@ -56,11 +61,8 @@ fn operations(plan: &Plan, found: &mut Found) {
     let tensors = plan.program.tensors.len();
     for (phase, costs) in plan.program.phases.iter().zip(&plan.costs) {
         if costs.len() != phase.ops.len() {
-            found.add(
-                Rule::Form,
-                &phase.name,
-                format!("{} costs, not one an operation", costs.len()),
-            );
+            let what = format!("{} costs, not one an operation", costs.len());
+            found.add(Rule::Form, &phase.name, what);
         }
         for op in &phase.ops {
             let operands = op.inputs.iter().chain(&op.outputs).chain(&op.workspace);
@@ -74,20 +76,20 @@ fn operations(plan: &Plan, found: &mut Found) {
 }
 
 fn schedules(plan: &Plan, found: &mut Found) {
+    let mut clock_entries = 0usize;
     let rows = plan.program.phases.iter().zip(&plan.schedules).zip(&plan.concurrency);
     for ((phase, schedule), report) in rows {
         let name = &phase.name;
         let lanes = schedule.lanes.len();
         if lanes > LANES_MAX || lanes as u64 > u64::from(plan.machine.lanes) {
-            found.add(
-                Rule::Form,
-                name,
-                format!("{lanes} lanes, the machine has {}", plan.machine.lanes),
-            );
+            let what = format!("{lanes} lanes, the machine has {}", plan.machine.lanes);
+            found.add(Rule::Form, name, what);
             continue;
         }
         let tasks = schedule.lanes.iter().map(Vec::len).sum::<usize>();
-        if tasks > ITEMS_MAX || tasks * lanes > CLOCK_ENTRIES_MAX {
+        let rows = tasks + phase.ops.len() * 2 + plan.program.tensors.len() * 2;
+        clock_entries += rows.saturating_mul(lanes);
+        if tasks > ITEMS_MAX || clock_entries > CLOCK_ENTRIES_MAX {
             found.add(Rule::Form, name, format!("{tasks} tasks on {lanes} lanes are too many"));
         }
         // Each event needs a task that signals it, so there cannot be more events than tasks.

@@ -25,8 +25,9 @@
 //! # What is believed
 //!
 //! The contracts in `dctms_ir::contract`: that an operation's shard touches the slices stated
-//! there and nothing else. Barriers of all lanes between phases. That the host touches `external`
-//! tensors only between phases, and gives `state` its first value before the first phase.
+//! there and nothing else. Barriers of all lanes between phases. That the host touches tensors only
+//! between phases: `external` ones as it likes, those that no phase reads to read them, and
+//! `state` to give it a value that a later phase reads.
 //!
 //! # What this crate must not know
 //!

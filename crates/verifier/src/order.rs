@@ -8,7 +8,6 @@
 use dctms_ir::plan::{Schedule, Task};
 
 /// What keeps a schedule from running to its end.
-#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stuck {
     /// No task signals the event.
     Unsignalled { event: u32 },
@@ -17,7 +16,7 @@ pub(crate) enum Stuck {
 }
 
 /// A task: its lane and its place there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) struct Seat {
     pub(crate) lane: u32,
     pub(crate) position: u32,
@@ -161,59 +160,4 @@ pub(crate) fn meet(clock: &mut [u32], other: &[u32]) {
 /// Whether all that `through` counts is done before what `before` belongs to.
 pub(crate) fn covers(before: &[u32], through: &[u32]) -> bool {
     through.iter().zip(before).all(|(through, before)| through <= before)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dctms_ir::{EventId, OpId};
-
-    fn task(waits: &[u32], signals: Option<u32>) -> Task {
-        Task {
-            op: OpId(0),
-            shard: 0,
-            shards: 1,
-            waits: waits.iter().map(|event| EventId(*event)).collect(),
-            signals: signals.map(EventId),
-        }
-    }
-
-    fn seat(lane: u32, position: u32) -> Seat {
-        Seat { lane, position }
-    }
-
-    #[test]
-    fn order_is_lanes_and_events() {
-        let lanes = vec![
-            vec![task(&[], Some(0)), task(&[1], None)],
-            vec![task(&[], Some(0)), task(&[0], Some(1)), task(&[], None)],
-        ];
-        let order = derive(&Schedule { lanes, events: 2 }).unwrap_or_else(|_| panic!("stuck"));
-        assert!(order.is_before(seat(0, 0), seat(1, 1)));
-        assert!(order.is_before(seat(1, 0), seat(0, 1)));
-        assert!(order.is_before(seat(0, 0), seat(0, 1)));
-        assert!(!order.is_before(seat(0, 0), seat(1, 0)));
-        assert!(!order.is_before(seat(0, 0), seat(0, 0)));
-        assert!(!order.is_before(seat(1, 2), seat(0, 1)));
-        assert!(!order.is_before(seat(0, 1), seat(1, 2)));
-    }
-
-    #[test]
-    fn an_event_waits_for_every_signaller() {
-        // The second signaller stands behind the waiter.
-        let lanes = vec![vec![task(&[], Some(0))], vec![task(&[0], None), task(&[], Some(0))]];
-        let stuck = derive(&Schedule { lanes, events: 1 }).err();
-        assert_eq!(stuck, Some(vec![Stuck::Waits { lane: 1, position: 0, event: 0 }]));
-    }
-
-    #[test]
-    fn cycles_and_silent_events_are_stuck() {
-        let lanes = vec![vec![task(&[1], Some(0))], vec![task(&[0], Some(1))]];
-        let stuck = derive(&Schedule { lanes, events: 2 }).err().expect("stuck");
-        assert_eq!(stuck.len(), 2);
-        let stuck = derive(&Schedule { lanes: vec![vec![task(&[0], None)]], events: 1 }).err();
-        assert_eq!(stuck.expect("stuck")[0], Stuck::Unsignalled { event: 0 });
-        let own = vec![vec![task(&[0], Some(0))]];
-        assert!(derive(&Schedule { lanes: own, events: 1 }).is_err());
-    }
 }

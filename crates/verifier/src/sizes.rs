@@ -23,9 +23,10 @@ pub(crate) fn check(plan: &Plan, phases: &[PhaseFacts], found: &mut Found) {
         residence(plan, id, found);
     }
     // Without facts a schedule is broken, and shards are not known.
-    for (phase, facts) in plan.program.phases.iter().zip(phases) {
+    for (index, facts) in phases.iter().enumerate() {
+        let phase = &plan.program.phases[index];
         for (id, op) in phase.ops.iter().enumerate() {
-            operands(plan, phase, op, found);
+            operands(plan, index, op, found);
             units(plan, phase, op, &dims, found);
             let shards = facts.seats(OpId::of(id)).len() as u64;
             workspace(plan, phase, op, shards, found);
@@ -63,18 +64,8 @@ fn tensor(plan: &Plan, id: TensorId, dims: &[u64], found: &mut Found) {
 fn residence(plan: &Plan, id: TensorId, found: &mut Found) {
     let tensor = plan.program.tensor(id);
     let mut add = |what: &str| found.add(Rule::R3, &tensor.name, what);
-    match tensor.residence {
-        Residence::Transient if tensor.phase.is_none() => add("transient, but of no phase"),
-        Residence::Constant | Residence::External | Residence::State | Residence::Carried
-            if tensor.phase.is_some() =>
-        {
-            add("lives across phases, but names one");
-        }
-        Residence::Constant
-        | Residence::External
-        | Residence::State
-        | Residence::Carried
-        | Residence::Transient => {}
+    if (tensor.residence == Residence::Transient) != tensor.phase.is_some() {
+        add("lives in one phase if and only if it is transient");
     }
     if tensor.state.is_some() && tensor.residence != Residence::State {
         add("a version of a state, but no state");
@@ -82,14 +73,15 @@ fn residence(plan: &Plan, id: TensorId, found: &mut Found) {
 }
 
 /// Every operand has a place, and lives in this phase or across phases.
-fn operands(plan: &Plan, phase: &Phase, op: &Op, found: &mut Found) {
+fn operands(plan: &Plan, index: usize, op: &Op, found: &mut Found) {
+    let phase = &plan.program.phases[index];
     for id in op.inputs.iter().chain(&op.outputs).chain(&op.workspace) {
         let tensor = plan.program.tensor(*id);
         if plan.placements[id.index()].offset.is_none() {
             let what = format!("{} uses it, but it has no place", place(phase, op));
             found.add(Rule::R6, &tensor.name, what);
         }
-        if tensor.phase.is_some_and(|own| plan.program.phases[own.index()].name != phase.name) {
+        if tensor.phase.is_some_and(|own| own.index() != index) {
             let what = format!("{} uses it outside its phase", place(phase, op));
             found.add(Rule::R3, &tensor.name, what);
         }
@@ -102,15 +94,13 @@ fn units(plan: &Plan, phase: &Phase, op: &Op, dims: &[u64], found: &mut Found) {
     for access in contract::accesses(op).unwrap_or_default() {
         let Split::Even { axis, unit } = access.split else { continue };
         let tensor = plan.program.tensor(access.tensor);
-        let mut add = |what: String| {
-            found.add(Rule::Contract, &place(phase, op), format!("{}: {what}", tensor.name));
-        };
+        let at = format!("{}: {}", place(phase, op), tensor.name);
         let Some(extent) = tensor.shape.get(axis as usize) else {
-            add(format!("has no axis {axis} to cut"));
+            found.add(Rule::Contract, &at, format!("has no axis {axis} to cut"));
             continue;
         };
         if unit == 0 || !divides(extent, unit) {
-            add(format!("axis {axis} is not whole units of {unit}"));
+            found.add(Rule::Contract, &at, format!("axis {axis} is not whole units of {unit}"));
             continue;
         }
         let count = extent.value(dims).map(|extent| extent / unit);
@@ -119,7 +109,7 @@ fn units(plan: &Plan, phase: &Phase, op: &Op, dims: &[u64], found: &mut Found) {
             continue;
         }
         if *expected.get_or_insert(count.unwrap_or(0)) != count.unwrap_or(0) {
-            add(format!("is cut in other than {} units", expected.unwrap_or(0)));
+            found.add(Rule::Contract, &at, "is cut in other units than the operands before it");
         }
     }
 }

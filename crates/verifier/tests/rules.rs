@@ -145,7 +145,7 @@ fn r3_what_lives_on_is_not_overwritten() {
     refuse(Rule::R3, "matrix: step may read it before any phase", |plan| {
         plan.program.flow.entry.push(dctms_ir::PhaseId(1));
     });
-    refuse(Rule::R3, "transient, but of no phase", |plan| {
+    refuse(Rule::R3, "s: lives in one phase if and only if it is transient", |plan| {
         let s = id(plan, "s");
         plan.program.tensors[s.index()].phase = None;
     });
@@ -212,6 +212,11 @@ fn r5_every_task_starts_and_every_shard_is_there_once() {
     refuse(Rule::R5, "step/norm: lane 0 waits for ever on event 4", |plan| {
         task(plan, "norm", 0).waits.push(EventId(4));
     });
+    // An event is signalled when all that name it are done; here one of them stands behind the
+    // waiter on its lane.
+    refuse(Rule::R5, "step/keys: lane 1 waits for ever on event 1", |plan| {
+        task(plan, "values", 1).signals = Some(EventId(1));
+    });
     refuse(Rule::R5, "no task signals event 3", |plan| {
         task(plan, "values", 0).signals = None;
         task(plan, "values", 1).signals = None;
@@ -275,7 +280,7 @@ fn r7_the_witness_shows_the_bound() {
         plan.arena.witness.push(matrix);
         plan.arena.live_peak_bytes += SLOT_BYTES;
     });
-    refuse(Rule::R7, "above the arena's", |plan| plan.arena.live_peak_bytes = 1 << 40);
+    refuse(Rule::R7, "bytes of the arena", |plan| plan.arena.live_peak_bytes = 1 << 40);
     refuse(Rule::R7, "is outside the transient region", |plan| {
         plan.arena.transient_offset = 10 * SLOT_BYTES;
         plan.arena.transient_bytes = 4 * SLOT_BYTES;
