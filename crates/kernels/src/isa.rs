@@ -8,6 +8,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2Token(());
 
+/// Proof that this processor has AVX-VNNI beside AVX2: a faster integer dot product that kernels
+/// for [`Isa::Avx2`] choose on their own, since the bits are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AvxVnniToken(());
+
 /// Proof that this processor has AVX-512 F, BW, VL, DQ and VNNI, and all of [`Avx2Token`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512Token(());
@@ -20,6 +25,18 @@ impl Avx2Token {
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
         {
+            return Some(Self(()));
+        }
+        None
+    }
+}
+
+impl AvxVnniToken {
+    /// The token, if the processor (and the operating system) supports the instruction set.
+    pub fn detect() -> Option<Self> {
+        Avx2Token::detect()?;
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avxvnni") {
             return Some(Self(()));
         }
         None
