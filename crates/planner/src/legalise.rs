@@ -146,9 +146,15 @@ impl<'a> Rewriter<'a> {
             && self.program.tensor(matrix).dtype.is_quantised()
     }
 
+    /// Whether a value ends with its phase: only then may it be replaced by another form of it.
+    fn is_passing(&self, value: TensorId) -> bool {
+        self.program.tensor(value).residence == Residence::Transient
+    }
+
     fn feeds_quantised_products(&self, value: TensorId) -> bool {
         let readers = self.readers.get(&value).map_or(&[][..], Vec::as_slice);
-        !readers.is_empty()
+        self.is_passing(value)
+            && !readers.is_empty()
             && readers.iter().all(|reader| {
                 matches!(reader.kind, OpKind::MatMul { .. })
                     && reader.inputs[0] == value
@@ -159,7 +165,7 @@ impl<'a> Rewriter<'a> {
     /// The residual sum that alone reads a value, if that is how it is used.
     fn only_sum(&self, value: TensorId) -> bool {
         match self.readers.get(&value).map(Vec::as_slice) {
-            Some([reader]) => matches!(reader.kind, OpKind::Add),
+            Some([reader]) => self.is_passing(value) && matches!(reader.kind, OpKind::Add),
             _ => false,
         }
     }
@@ -224,17 +230,19 @@ impl<'a> Rewriter<'a> {
             }
             other => unreachable!("{} never waits", other.name()),
         };
+        // An operation may wait on either side of the sum; the one not absorbed goes first.
+        if let Some(other) = self.waiting.remove(&residual) {
+            self.emit(other);
+        }
         fused.inputs.push(residual);
         fused.outputs = op.outputs.clone();
         self.emit(fused);
-        // A product may wait on either side of the sum; the one not absorbed goes first.
-        debug_assert!(!self.waiting.contains_key(&residual));
     }
 
     /// Changes a value where it stands when nobody else reads the old one.
     fn update(&mut self, op: &Op) {
         let alone = self.readers.get(&op.inputs[0]).is_some_and(|readers| readers.len() == 1);
-        if alone {
+        if alone && self.is_passing(op.inputs[0]) && self.is_passing(op.outputs[0]) {
             let target = self.renamed.get(&op.inputs[0]).copied().unwrap_or(op.inputs[0]);
             self.renamed.insert(op.outputs[0], target);
         }

@@ -209,6 +209,7 @@ fn choose_in_place(
                 && last_readers.get(&old).is_some_and(|users| users.last() == Some(&index))
                 && op.inputs.iter().filter(|id| **id == old).count() == 1
                 && others_before(&last_readers[&old], index, task_clocks)
+                && updates_after(program, phase, (out, index), task_clocks)
                 && !taken.contains(&old)
                 && !replaced.contains_key(&out);
             if sound {
@@ -241,6 +242,23 @@ fn others_before(users: &[usize], op: usize, task_clocks: &[Vec<TaskClock>]) -> 
     users.iter().filter(|user| **user != op).all(|user| {
         task_clocks[*user].iter().all(|earlier| {
             task_clocks[op].iter().all(|task| precedes(&earlier.through, &task.before))
+        })
+    })
+}
+
+/// Whether every later write of an operation's output waits for all of the operation's tasks: the
+/// replaced input stands on the same bytes until the last of them is done.
+fn updates_after(
+    program: &Program,
+    phase: PhaseId,
+    (output, op): (TensorId, usize),
+    task_clocks: &[Vec<TaskClock>],
+) -> bool {
+    let ops = program.phases[phase.index()].ops.iter().enumerate();
+    let mut updates = ops.filter(|(index, other)| *index != op && other.outputs.contains(&output));
+    updates.all(|(update, _)| {
+        task_clocks[op].iter().all(|earlier| {
+            task_clocks[update].iter().all(|task| precedes(&earlier.through, &task.before))
         })
     })
 }

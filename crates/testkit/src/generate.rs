@@ -30,9 +30,20 @@ const SHAPE: AttentionShape = AttentionShape {
     kv: Dtype::F16,
 };
 
+/// Which operations a program is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// What a model writes: nothing fused, quantised or cut, no scratch.
+    Logical,
+    /// What kernels run.
+    Legal,
+}
+
 /// How large a program is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
+    /// Its operations.
+    pub level: Level,
     /// Phases beside `load`.
     pub phases: usize,
     /// Operations of a phase, about.
@@ -42,7 +53,7 @@ pub struct Extent {
 /// A random program.
 #[must_use]
 pub fn program(random: &mut Random, extent: Extent) -> Program {
-    let mut maker = Maker::new(random);
+    let mut maker = Maker::new(random, extent.level);
     for index in 0..extent.phases {
         maker.phase(index, extent.ops);
     }
@@ -52,6 +63,7 @@ pub fn program(random: &mut Random, extent: Extent) -> Program {
 
 struct Maker<'r> {
     random: &'r mut Random,
+    level: Level,
     program: Program,
     tokens: Size,
     /// Constants by use, written in `load` or in the first phase that uses them.
@@ -78,7 +90,7 @@ struct Pool {
 }
 
 impl<'r> Maker<'r> {
-    fn new(random: &'r mut Random) -> Self {
+    fn new(random: &'r mut Random, level: Level) -> Self {
         let mut program = Program::default();
         program.models.push(ModelInfo {
             file: "random.gguf".to_string(),
@@ -94,6 +106,7 @@ impl<'r> Maker<'r> {
         program.flow.entry.push(load);
         let mut maker = Maker {
             random,
+            level,
             program,
             tokens,
             matrix: TensorId(0),
@@ -159,12 +172,22 @@ impl<'r> Maker<'r> {
         let shape = [rows, cols];
         let shape = if rows == 1 { &shape[1..] } else { &shape[..] };
         let id = self.lasting(name, Residence::Constant, shape, 4);
+        // Blocks of 8 bits for some matrices, so that products take quantised activations.
+        let dtype = match rows > 1 && self.random.once_in(2) {
+            true => Dtype::Q8_0,
+            false => Dtype::F32,
+        };
+        let bytes = dtype.packed_bytes(rows.next_multiple_of(16), cols).expect("whole blocks");
+        if rows > 1 {
+            let tensor = &mut self.program.tensors[id.index()];
+            (tensor.dtype, tensor.size) = (dtype, Size::Const(bytes));
+        }
         let source = Source {
             tensor: name.to_string(),
             file: 0,
             offset: 0,
-            bytes: rows * cols * 4,
-            dtype: Dtype::F32,
+            bytes: contract::file_row_bytes(dtype, cols).expect("whole blocks") * rows,
+            dtype,
             rows,
             cols,
         };
@@ -229,7 +252,11 @@ impl<'r> Maker<'r> {
             grain,
             in_place: Vec::new(),
         };
-        let scratch = contract::arity(&op.kind).2;
+        // A logical program has no scratch; making it explicit is part of planning.
+        let scratch = match self.level {
+            Level::Logical => 0,
+            Level::Legal => contract::arity(&op.kind).2,
+        };
         let bytes = contract::workspace_bytes(&op).expect("operands are right");
         for _ in 0..scratch {
             let shards = if contract::shardable(&op.kind) { SHARDS_MAX } else { 1 };
@@ -279,7 +306,7 @@ impl<'r> Maker<'r> {
 
     fn quantised_or_wide(&mut self, phase: PhaseId, pool: &mut Pool) -> TensorId {
         match pool.quantised.last() {
-            Some(id) if self.random.once_in(2) => *id,
+            Some(id) if self.level == Level::Legal && self.random.once_in(2) => *id,
             _ => self.wide(phase, pool),
         }
     }
@@ -309,6 +336,7 @@ impl<'r> Maker<'r> {
         let update =
             contract::may_in_place(&kind).first().map(|(_, input)| inputs[*input as usize]);
         if let Some(id) = update
+            && self.level == Level::Legal
             && self.random.once_in(4)
             && self.program.tensor(id).residence == Residence::Transient
             && inputs.iter().filter(|input| **input == id).count() == 1
@@ -326,7 +354,12 @@ impl<'r> Maker<'r> {
         let y = self.wide(phase, pool);
         let vector = if self.random.once_in(2) { own } else { self.vector };
         let integers = self.integers;
-        match self.random.below(14) {
+        // Fused and quantising operations are not for a model to write.
+        let choice = match (self.level, self.random.below(14)) {
+            (Level::Logical, 1..=3 | 7) => 9,
+            (_, choice) => choice,
+        };
+        match choice {
             0 => {
                 self.push_wide(phase, pool, "norm", OpKind::RmsNorm { epsilon: 1e-5 }, &[x, vector])
             }
@@ -386,7 +419,9 @@ impl<'r> Maker<'r> {
             }
             12 => {
                 let inputs = [x, self.caches[0], self.caches[1], integers, integers];
-                if self.random.once_in(2) {
+                if self.level == Level::Logical {
+                    self.push_wide(phase, pool, "attention", OpKind::Attention(SHAPE), &inputs);
+                } else if self.random.once_in(2) {
                     let kind = OpKind::AttentionPrefill(SHAPE);
                     self.push_wide(phase, pool, "attention", kind, &inputs);
                 } else {
@@ -399,7 +434,7 @@ impl<'r> Maker<'r> {
                 }
             }
             _ => {
-                if self.random.once_in(2) {
+                if self.level == Level::Logical || self.random.once_in(2) {
                     let kind = OpKind::GatedMul(Activation::Silu);
                     self.push_wide(phase, pool, "gated", kind, &[x, y]);
                 } else {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use dctms_ir::{Plan, json};
-use dctms_testkit::generate::Extent;
+use dctms_testkit::generate::{Extent, Level};
 use dctms_testkit::mutate::{Kind, mutate};
 use dctms_testkit::{Policy, Random, arrange, generate, simulate};
 use dctms_verifier::{Rule, verify};
@@ -22,8 +22,11 @@ fn seeds(default: u64, seconds: u64) -> impl Iterator<Item = u64> {
 }
 
 fn random_plan(random: &mut Random) -> Plan {
-    let extent =
-        Extent { phases: random.between(1, 3) as usize, ops: random.between(2, 8) as usize };
+    let extent = Extent {
+        level: Level::Legal,
+        phases: random.between(1, 3) as usize,
+        ops: random.between(2, 8) as usize,
+    };
     let lanes = random.between(1, 4) as usize;
     let program = generate::program(random, extent);
     arrange::plan(random, program, lanes)

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dctms_ir::json;
-use dctms_testkit::generate::Extent;
+use dctms_testkit::generate::{Extent, Level};
 use dctms_testkit::{Random, arrange, generate};
 
 /// Numbers at which readers break.
@@ -32,7 +32,7 @@ const NUMBERS: [&str; 14] = [
 
 fn starting_text(seed: u64) -> String {
     let mut random = Random::new(seed);
-    let program = generate::program(&mut random, Extent { phases: 1, ops: 2 });
+    let program = generate::program(&mut random, Extent { level: Level::Legal, phases: 1, ops: 2 });
     json::write(&arrange::plan(&mut random, program, 2))
 }
 

@@ -4,6 +4,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use dctms_planner::Activations;
+use dctms_testkit::generate::{self, Extent, Level};
 use dctms_testkit::mutate::{Kind, mutate};
 use dctms_testkit::{Policy, Random, simulate};
 use support::{GEMMA3, LLAMA, LLAMA_70B, QWEN2, QWEN3, Shape};
@@ -79,6 +81,39 @@ fn no_accepted_mutant_of_a_real_plan_can_be_corrupted() {
         }
     }
     println!("{made} mutants of real plans, {accepted} accepted, none corrupted");
+}
+
+/// The real planner on random programs that no model would write.
+#[test]
+fn random_programs_are_planned_right() {
+    let start = Instant::now();
+    let mut planned = 0;
+    for seed in 0..600 {
+        if start.elapsed() > Duration::from_secs(4) {
+            break;
+        }
+        let mut random = Random::new(seed);
+        let extent = Extent {
+            level: Level::Logical,
+            phases: random.between(1, 3) as usize,
+            ops: random.between(2, 10) as usize,
+        };
+        let program = generate::program(&mut random, extent);
+        let lanes = random.between(1, 5) as u32;
+        let activations = match random.once_in(2) {
+            true => Activations::Quantised,
+            false => Activations::Float,
+        };
+        let plan = support::plan_of(&program, support::bounds(1), lanes, activations);
+        if let Err(violations) = dctms_verifier::verify(&plan.program, &plan) {
+            panic!("seed {seed}: {}", violations[0]);
+        }
+        for policy in Policy::ALL {
+            assert_eq!(simulate(&plan, &mut random, policy, 6), Ok(()), "seed {seed}");
+        }
+        planned += 1;
+    }
+    println!("{planned} random programs planned, accepted and simulated");
 }
 
 #[test]

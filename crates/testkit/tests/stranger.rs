@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dctms_ir::{Plan, json};
-use dctms_testkit::generate::Extent;
+use dctms_testkit::generate::{Extent, Level};
 use dctms_testkit::mutate::{Kind, mutate};
 use dctms_testkit::{Random, arrange, generate};
 use dctms_verifier::verify;
@@ -60,7 +60,7 @@ for name in sys.argv[3:]:
 }
 
 fn random_plan(random: &mut Random) -> Plan {
-    let extent = Extent { phases: random.between(1, 3) as usize, ops: 5 };
+    let extent = Extent { level: Level::Legal, phases: random.between(1, 3) as usize, ops: 5 };
     let lanes = random.between(1, 4) as usize;
     let program = generate::program(random, extent);
     arrange::plan(random, program, lanes)

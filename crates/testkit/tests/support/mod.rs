@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use dctms_ir::plan::{Bounds, Machine, RuntimeBytes};
 use dctms_ir::program::ModelInfo;
-use dctms_ir::{Dtype, Plan};
+use dctms_ir::{Dtype, Plan, Program};
 use dctms_models::{BuildOptions, FileTensor, ModelError, ModelFile, build_program, read_config};
 use dctms_planner::{Activations, Balance, PlanOptions};
 
@@ -177,10 +177,9 @@ impl ModelFile for TableFile {
     }
 }
 
-/// The plan of a model on some lanes.
-pub fn plan(shape: Shape, lanes: u32, sequences: u64) -> Plan {
-    let file = TableFile::new(shape);
-    let bounds = Bounds {
+/// Bounds of a small server.
+pub fn bounds(sequences: u64) -> Bounds {
+    Bounds {
         max_input_tokens: 2048,
         max_output_tokens: 256,
         sequences,
@@ -189,7 +188,13 @@ pub fn plan(shape: Shape, lanes: u32, sequences: u64) -> Plan {
         kv_type: Dtype::F16,
         max_images: 0,
         max_image_tokens: 0,
-    };
+    }
+}
+
+/// The plan of a model on some lanes.
+pub fn plan(shape: Shape, lanes: u32, sequences: u64) -> Plan {
+    let file = TableFile::new(shape);
+    let bounds = bounds(sequences);
     let config = read_config(&file).expect("a configuration");
     let options = BuildOptions {
         bounds: bounds.clone(),
@@ -206,6 +211,11 @@ pub fn plan(shape: Shape, lanes: u32, sequences: u64) -> Plan {
         architecture: shape.architecture.to_string(),
         parameters: 1,
     });
+    plan_of(&program, bounds, lanes, Activations::Quantised)
+}
+
+/// The plan of any logical program.
+pub fn plan_of(program: &Program, bounds: Bounds, lanes: u32, activations: Activations) -> Plan {
     let options = PlanOptions {
         bounds,
         machine: Machine {
@@ -216,11 +226,11 @@ pub fn plan(shape: Shape, lanes: u32, sequences: u64) -> Plan {
             profile_sha256: "builtin".to_string(),
         },
         balance: Balance::builtin("avx512", lanes),
-        activations: Activations::Quantised,
+        activations,
         runtime: RuntimeBytes { heap: 1 << 20, stacks: 1 << 20, image: 1 << 20, io: 0 },
         heap_per_task_bytes: 64,
         compile_heap_bytes: 1 << 20,
         not_covered: vec!["kernel page tables".to_string()],
     };
-    dctms_planner::plan(&program, &options).expect("a plan")
+    dctms_planner::plan(program, &options).expect("a plan")
 }
