@@ -34,7 +34,7 @@ fn random_plan(random: &mut Random) -> Plan {
 
 #[test]
 fn right_plans_are_accepted_and_compute_right() {
-    for seed in seeds(400, 4) {
+    for seed in seeds(400, 3) {
         let mut random = Random::new(seed);
         let plan = random_plan(&mut random);
         if let Err(violations) = verify(&plan.program, &plan) {
@@ -64,7 +64,7 @@ struct Tally {
 #[test]
 fn no_accepted_mutant_can_be_corrupted() {
     let mut tally: BTreeMap<Kind, Tally> = BTreeMap::new();
-    for seed in seeds(12_000, 8) {
+    for seed in seeds(12_000, 5) {
         let mut random = Random::new(seed ^ 0x5EED_0000_0000);
         let original = random_plan(&mut random);
         for _ in 0..4 {

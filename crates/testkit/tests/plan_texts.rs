@@ -87,7 +87,7 @@ fn edited_texts_are_plans_or_errors() {
     let texts: Vec<String> = (0..8).map(starting_text).collect();
     let mut random = Random::new(5);
     let (mut tried, mut read) = (0, 0);
-    while start.elapsed() < Duration::from_secs(seconds.unwrap_or(4)) {
+    while start.elapsed() < Duration::from_secs(seconds.unwrap_or(2)) {
         let mut text = random.pick(&texts).clone();
         for _ in 0..=random.below(3) {
             text = edit(&mut random, &text);
