@@ -44,7 +44,7 @@ MIXED = "Le chat dort. Die Katze schläft. 猫は眠っている。 The cat is s
 LONG_CHARS, WINDOW_CHARS = 1150, 2650
 LONG_FROM = 13_000
 
-# Of a row, every so manieth logit is stored; of a sequence, at most so many positions.
+# Of a row, every n-th logit is stored; of a sequence, evenly spaced positions, at most so many.
 COLUMN_STRIDE = {"smollm2": 768, "gemma3-270m": 4096}
 POSITIONS_MAX = 110
 PROMPTS = {
