@@ -72,6 +72,7 @@ const UNSAFE_PRODUCT: [&str; 22] = [
     "exec/src/run.rs",
     "exec/src/session.rs",
     "kernels/src/matmul/avx2.rs",
+    "kernels/src/matmul/avx2/block.rs",
     "kernels/src/matmul/avx512.rs",
     "kernels/src/matmul/float_avx2.rs",
     "kernels/src/matmul/float_avx512.rs",

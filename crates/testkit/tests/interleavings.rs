@@ -20,7 +20,7 @@ fn is_caught(random: &mut Random, plan: &Plan, rounds: usize) -> bool {
 #[test]
 fn seeded_races_are_caught() {
     let (mut races, mut caught) = (0, 0);
-    for seed in 0..300 {
+    for seed in 0..150 {
         let mut random = Random::new(seed);
         let mut plan = plan(&mut random, 6, 3);
         // No order left but the lanes'.
@@ -39,7 +39,7 @@ fn seeded_races_are_caught() {
         caught += usize::from(is_caught(&mut random, &plan, 40));
     }
     println!("{caught} of {races} races caught");
-    assert!(races > 100 && caught * 100 >= races * 98);
+    assert!(races > 60 && caught * 100 >= races * 98);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_shared_byte_is_caught_by_name() {
 #[test]
 fn every_interleaving_of_tiny_plans() {
     let (mut tried, mut accepted, mut refused, mut wrong) = (0, 0, 0, 0);
-    for seed in 0..200 {
+    for seed in 0..120 {
         let mut random = Random::new(seed);
         let mut plan = plan(&mut random, 2, 2);
         let phase = 1;
@@ -103,5 +103,5 @@ fn every_interleaving_of_tiny_plans() {
         }
     }
     println!("{accepted} accepted ({tried} interleavings), {refused} refused, {wrong} wrong");
-    assert!(accepted > 30 && refused > 10 && wrong * 10 >= refused * 5);
+    assert!(accepted > 20 && refused > 5 && wrong * 10 >= refused * 5);
 }
