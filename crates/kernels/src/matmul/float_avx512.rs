@@ -13,6 +13,10 @@ use crate::matmul::Epilogue;
 use crate::matmul::float::{for_each_panel, x_index};
 use crate::packed::{PackedKind, PackedTiles};
 
+/// How many activation tiles ahead a token group's are asked for. Tiles are `tokens · 64` bytes
+/// apart, often a multiple of the page, where the processor's own prefetching is blind.
+const PREFETCH_TILES: usize = 2;
+
 /// See [`crate::matmul::matmul_float`], which has checked the arguments.
 pub(super) fn matmul(
     _proof: Avx512Token,
@@ -150,10 +154,16 @@ unsafe fn panel<const TILES: usize, const TOKENS: usize>(
 ) {
     let (mut at, tile_bytes, column_bytes) = weights;
     let mut local = *acc;
-    // SAFETY: as this function's.
+    // SAFETY: as this function's. A prefetch may name any address.
     unsafe {
         for k in columns {
             let x = call.x.add(x_index(k, token, call.tokens));
+            if TOKENS == TOKEN_GROUP && k % TILE_ROWS == 0 {
+                let ahead = x.wrapping_add(PREFETCH_TILES * call.tokens * TILE_ROWS);
+                for line in 0..TOKENS {
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * TILE_ROWS).cast());
+                }
+            }
             for (tile, acc) in local.iter_mut().enumerate() {
                 let w = load(at.add(tile * tile_bytes));
                 for (token, acc) in acc.iter_mut().enumerate() {
