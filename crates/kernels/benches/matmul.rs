@@ -21,8 +21,9 @@ use dctms_kernels::random::SplitMix64;
 
 /// Hidden size: columns of gate and up.
 const HIDDEN: usize = 1536;
-/// Rows of the matrix used with many tokens: an eighth of gate and up.
-const GEMM_ROWS: usize = 2240;
+/// Rows of the matrix used with 64 tokens and with 512, so that a run takes about a millisecond
+/// and some of the runs escape whatever else the machine does.
+const GEMM_ROWS: [usize; 2] = [2240, 320];
 /// Bytes of weights that one token reads.
 const STREAM_BYTES: usize = 160 << 20;
 
@@ -63,7 +64,7 @@ fn bench_kind(isa: Isa, kind: PackedKind) {
     let weights = random_weights(kind, rows, HIDDEN);
     let bytes = weights.len() as f64;
     print!("{kind:?}:");
-    for (tokens, rows) in [(1, rows), (8, rows), (64, GEMM_ROWS), (512, GEMM_ROWS)] {
+    for (tokens, rows) in [(1, rows), (8, rows), (64, GEMM_ROWS[0]), (512, GEMM_ROWS[1])] {
         if isa == Isa::Scalar && tokens > 8 {
             continue;
         }
@@ -230,19 +231,19 @@ fn digest(y: &[f32]) -> u32 {
 /// The digests of the answers.
 fn expected(kind: PackedKind, tokens: usize) -> u32 {
     let (one, eight, sixty_four, many) = match kind {
-        PackedKind::F32 => (0x39b0_47cb, 0xa2a2_176b, 0x1817_f4dc, 0x3523_2a3d),
-        PackedKind::F16 => (0x094e_8511, 0xd744_92a3, 0xad2d_d1e6, 0xc678_5eae),
-        PackedKind::BF16 => (0xe421_b418, 0x645f_208d, 0xf46c_71ba, 0xb8eb_d596),
-        PackedKind::Q8_0 => (0xcc88_c300, 0x2b5e_4270, 0x478c_da40, 0x9073_23d8),
-        PackedKind::Q4_0 => (0x5e23_aa31, 0xe7b4_771f, 0x5bb1_2d35, 0xcc56_210e),
-        PackedKind::Q4_1 => (0x8e82_9b3e, 0x981b_2f32, 0xfcd7_658e, 0x02d6_439c),
-        PackedKind::Q5_0 => (0xdaee_cbbb, 0xe15a_1550, 0x791f_4621, 0x288a_469f),
-        PackedKind::Q5_1 => (0xc406_cc3d, 0x1cdd_2755, 0xb075_eeaf, 0x0980_fc62),
-        PackedKind::Q2K => (0x9c2b_c6f2, 0xe56b_9c47, 0xf4e7_5af5, 0x82f4_74c5),
-        PackedKind::Q3K => (0xe0f1_1737, 0x345e_1551, 0x445f_74ac, 0x7c0e_ac9a),
-        PackedKind::Q4K => (0xa84f_2961, 0x8e0f_f586, 0xacc9_0e37, 0x6b2c_0eab),
-        PackedKind::Q5K => (0x1751_fa88, 0x81f8_be93, 0xd9d0_1309, 0x766f_c437),
-        PackedKind::Q6K => (0x7408_b3e5, 0x5ca1_8f25, 0x39ae_db0d, 0x7f82_be3f),
+        PackedKind::F32 => (0x39b0_47cb, 0xa2a2_176b, 0x1817_f4dc, 0x3a02_69ee),
+        PackedKind::F16 => (0x094e_8511, 0xd744_92a3, 0xad2d_d1e6, 0x0cf3_eb7e),
+        PackedKind::BF16 => (0xe421_b418, 0x645f_208d, 0xf46c_71ba, 0xc995_e376),
+        PackedKind::Q8_0 => (0xcc88_c300, 0x2b5e_4270, 0x478c_da40, 0xe4c4_0c5e),
+        PackedKind::Q4_0 => (0x5e23_aa31, 0xe7b4_771f, 0x5bb1_2d35, 0x0aff_f060),
+        PackedKind::Q4_1 => (0x8e82_9b3e, 0x981b_2f32, 0xfcd7_658e, 0xeaa8_33d3),
+        PackedKind::Q5_0 => (0xdaee_cbbb, 0xe15a_1550, 0x791f_4621, 0xf540_1e8a),
+        PackedKind::Q5_1 => (0xc406_cc3d, 0x1cdd_2755, 0xb075_eeaf, 0x38a4_d085),
+        PackedKind::Q2K => (0x9c2b_c6f2, 0xe56b_9c47, 0xf4e7_5af5, 0x790a_ce19),
+        PackedKind::Q3K => (0xe0f1_1737, 0x345e_1551, 0x445f_74ac, 0x9741_f362),
+        PackedKind::Q4K => (0xa84f_2961, 0x8e0f_f586, 0xacc9_0e37, 0x4b3c_c75a),
+        PackedKind::Q5K => (0x1751_fa88, 0x81f8_be93, 0xd9d0_1309, 0xd22f_f7e9),
+        PackedKind::Q6K => (0x7408_b3e5, 0x5ca1_8f25, 0x39ae_db0d, 0x651d_763d),
     };
     match tokens {
         1 => one,
