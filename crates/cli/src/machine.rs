@@ -141,7 +141,9 @@ fn runtime(lanes: u32) -> Result<RuntimeModel, EngineError> {
     Ok(RuntimeModel {
         heap_fixed_bytes: process::HEAP_FIXED_BYTES,
         heap_per_task_bytes: process::HEAP_PER_TASK_BYTES,
-        compile_heap_bytes: process::COMPILE_HEAP_BYTES as u64,
+        heap_per_event_bytes: process::HEAP_PER_EVENT_BYTES,
+        heap_per_sequence_bytes: process::HEAP_PER_SEQUENCE_BYTES,
+        heap_per_context_token_bytes: process::HEAP_PER_CONTEXT_TOKEN_BYTES,
         stacks_bytes: footprint.stacks_bytes,
         image_bytes: footprint.image_bytes + footprint.c_library_bytes,
         io_bytes: 0,

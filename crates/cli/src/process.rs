@@ -2,13 +2,13 @@
 
 use dctms_engine::loading::Loader;
 use dctms_engine::model::{ModelFiles, Vocabulary};
-use dctms_engine::planning::{PlanSettings, Planned, plan};
+use dctms_engine::planning::{PlanSettings, Planned, compile_heap_bytes, plan};
 use dctms_engine::{Class, EngineError, Model, Runner};
 use dctms_exec::{CertifiedPlan, SessionOptions};
 use dctms_ir::plan::{Bounds, Envelope};
 use dctms_kernels::isa::Isa;
 use dctms_system::arena::ArenaPages;
-use dctms_system::heap::{Exhaustion, Region};
+use dctms_system::heap::Region;
 use dctms_system::lanes::{LanesConfig, Pinning};
 use dctms_system::processors::processors;
 
@@ -18,12 +18,21 @@ use crate::HEAP;
 pub const BOOT_HEAP_BYTES: usize = 512 << 10;
 /// Address space kept for the heap until its limit is known, bytes.
 pub const HEAP_RESERVE_BYTES: usize = 1 << 30;
-/// Heap of the stages that read, plan and verify, bytes. Given back before the arena is touched.
-pub const COMPILE_HEAP_BYTES: usize = 96 << 20;
+/// Heap while a header is read, before it is known what the model needs, bytes: the vocabulary's
+/// bytes are read to measure its tables.
+pub const HEADER_HEAP_BYTES: usize = 48 << 20;
+/// Address space kept for the heap of the stages that read, plan and verify, bytes.
+pub const COMPILE_RESERVE_BYTES: usize = 1 << 30;
 /// Heap of a run that does not depend on the plan, bytes.
-pub const HEAP_FIXED_BYTES: u64 = 192 << 10;
-/// Heap of a run for each scheduled task, bytes.
-pub const HEAP_PER_TASK_BYTES: u64 = 512;
+pub const HEAP_FIXED_BYTES: u64 = 48 << 10;
+/// Heap of a run for each scheduled task, bytes: its command, and the names that loading keeps.
+pub const HEAP_PER_TASK_BYTES: u64 = 260;
+/// Heap of a run for each event: a cache line.
+pub const HEAP_PER_EVENT_BYTES: u64 = 64;
+/// Heap of a run for each sequence: held text, digest, decoder.
+pub const HEAP_PER_SEQUENCE_BYTES: u64 = 4 << 10;
+/// Heap of a run for each token of a context: its id, and the time of its step.
+pub const HEAP_PER_CONTEXT_TOKEN_BYTES: u64 = 8;
 /// Stack of the control thread, which is lane 0, bytes.
 pub const CONTROL_STACK_BYTES: usize = 512 << 10;
 /// Stack of each further lane, bytes.
@@ -68,7 +77,7 @@ impl CompileStage {
     /// # Errors
     /// An operating system without room.
     pub fn open() -> Result<CompileStage, EngineError> {
-        HEAP.open_compile_region(COMPILE_HEAP_BYTES)?;
+        HEAP.open_compile_region_within(HEADER_HEAP_BYTES, COMPILE_RESERVE_BYTES)?;
         Ok(CompileStage { scope: Some(HEAP.scope(Region::Compile)) })
     }
 
@@ -78,14 +87,22 @@ impl CompileStage {
         work()
     }
 
-    /// Ends it and gives its pages back.
+    /// Fixes the stage's limit to what the model's plan states for it.
+    ///
+    /// # Errors
+    /// When reading the header took more already.
+    pub fn limit_for(&self, model: &Model) -> Result<(), EngineError> {
+        HEAP.set_compile_limit(compile_heap_bytes(model) as usize)?;
+        Ok(())
+    }
+
+    /// Ends it and gives its pages back; gives the most that was alive in it, bytes.
     ///
     /// # Errors
     /// When something in it is still alive: a bug of ours.
-    pub fn close(mut self) -> Result<(), EngineError> {
+    pub fn close(mut self) -> Result<usize, EngineError> {
         drop(self.scope.take());
-        HEAP.close_compile_region()?;
-        Ok(())
+        Ok(HEAP.close_compile_region()?.live_peak_bytes)
     }
 }
 
@@ -130,6 +147,7 @@ pub fn start(
             files: model.files()?,
             vocabulary: model.vocabulary.clone(),
             envelope: plan.envelope.clone(),
+            threads: lanes,
         })
     })
 }
@@ -140,6 +158,15 @@ pub struct Started {
     files: ModelFiles,
     vocabulary: Option<Vocabulary>,
     envelope: Envelope,
+    threads: usize,
+}
+
+impl Started {
+    /// Bytes of packed weights that loading will write.
+    #[must_use]
+    pub fn weights_bytes(&self) -> u64 {
+        self.envelope.weights
+    }
 }
 
 /// Makes the arena resident, loads, seals. Call after the compile stage is closed.
@@ -150,7 +177,7 @@ pub fn load(
     started: Started,
     progress: Option<&(dyn Fn(u64) + Sync)>,
 ) -> Result<Prepared, EngineError> {
-    let Started { mut runner, files, vocabulary, envelope } = started;
+    let Started { mut runner, files, vocabulary, envelope, threads } = started;
     runner.session().arena().prefault();
     let unlocked = dctms_system::process::lock_all().err().map(|error| error.to_string());
     if unlocked.is_some() {
@@ -164,7 +191,9 @@ pub fn load(
         let _ = dctms_system::output::drop_page_cache(file, 0, 0);
     }
     drop(files);
-    HEAP.set_exhaustion(Exhaustion::Refuse);
+    dctms_system::footprint::check_footprint(threads)?;
+    // From here on the kernel refuses every further byte of address space; nothing lifts it.
+    let _sealed = dctms_system::seal::seal()?;
     Ok(Prepared { runner, vocabulary, envelope, unlocked })
 }
 

@@ -45,8 +45,12 @@ pub struct RuntimeModel {
     pub heap_fixed_bytes: u64,
     /// Heap for each scheduled task, bytes.
     pub heap_per_task_bytes: u64,
-    /// Heap of the stages before the arena is touched, bytes.
-    pub compile_heap_bytes: u64,
+    /// Heap for each event of a schedule, bytes.
+    pub heap_per_event_bytes: u64,
+    /// Heap for each sequence, and for each token that it may hold, bytes.
+    pub heap_per_sequence_bytes: u64,
+    /// Heap for each token of a sequence's context, bytes.
+    pub heap_per_context_token_bytes: u64,
     /// Stacks of all threads, bytes.
     pub stacks_bytes: u64,
     /// Program image, bytes.
@@ -172,17 +176,59 @@ pub fn plan_unverified(
         balance: settings.balance,
         activations: settings.activations,
         runtime: RuntimeBytes {
-            heap: runtime.heap_fixed_bytes,
+            heap: run_heap_bytes(runtime, bounds),
             stacks: runtime.stacks_bytes,
             image: runtime.image_bytes,
             io: runtime.io_bytes,
         },
         heap_per_task_bytes: runtime.heap_per_task_bytes,
-        compile_heap_bytes: runtime.compile_heap_bytes,
+        heap_per_event_bytes: runtime.heap_per_event_bytes,
+        compile_heap_bytes: compile_heap_bytes(model),
         not_covered: runtime.not_covered.clone(),
     };
     Ok(dctms_planner::plan(&program, &options)?)
 }
+
+/// Heap of a run beside its commands: what is fixed, and each sequence's tokens.
+fn run_heap_bytes(runtime: &RuntimeModel, bounds: &Bounds) -> u64 {
+    let context = bounds.max_input_tokens.saturating_add(bounds.max_output_tokens);
+    let sequence = context
+        .saturating_mul(runtime.heap_per_context_token_bytes)
+        .saturating_add(runtime.heap_per_sequence_bytes);
+    runtime.heap_fixed_bytes.saturating_add(sequence.saturating_mul(bounds.sequences))
+}
+
+/// Heap that reading, planning and verifying a model may take: the vocabulary's bytes and tables
+/// and a longest prompt's scratch (to encode before there is an arena), and programs, plans and
+/// their text, which grow with the tensors. The process enforces it.
+#[must_use]
+pub fn compile_heap_bytes(model: &Model) -> u64 {
+    let vocabulary = model.vocabulary.as_ref().map_or(0, |vocabulary| {
+        let range = vocabulary.info.range();
+        (range.end - range.start) + vocabulary.layout.len_bytes() as u64
+    });
+    let template = model.template.as_ref().map_or(0, String::len) as u64;
+    COMPILE_HEAP_FIXED_BYTES
+        + vocabulary
+        + 40 * template
+        + COMPILE_HEAP_PER_PROMPT_BYTE * prompt_bytes_max(model)
+        + COMPILE_HEAP_PER_TENSOR_BYTES * model.checkpoint.tensor_count() as u64
+}
+
+/// Longest prompt that is encoded, bytes: more cannot be tokens of the model's context (or of
+/// 32,768 positions) unless tokens were far longer than they are.
+#[must_use]
+pub fn prompt_bytes_max(model: &Model) -> u64 {
+    64 * model.config.context.min(32_768)
+}
+
+/// Heap of the compile stage that no model changes, bytes.
+pub const COMPILE_HEAP_FIXED_BYTES: u64 = 3 << 20;
+/// Heap of the compile stage for each tensor of a file, bytes.
+pub const COMPILE_HEAP_PER_TENSOR_BYTES: u64 = 40 << 10;
+/// Heap of the compile stage for each byte of a prompt: its text, its rendering, its scratch and
+/// its tokens.
+pub const COMPILE_HEAP_PER_PROMPT_BYTE: u64 = 24;
 
 /// Verifies a plan.
 ///

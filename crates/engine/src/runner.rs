@@ -273,7 +273,7 @@ impl Runner {
         let window = PENALTY_WINDOW as usize;
         let history = self.session.integers_mut(self.host.history);
         let history = &mut history[row * window..(row + 1) * window];
-        history.fill(u32::MAX);
+        history.fill(dctms_exec::sample::NO_TOKEN);
         let recent = &tokens[tokens.len().saturating_sub(window)..];
         history[..recent.len()].copy_from_slice(recent);
     }

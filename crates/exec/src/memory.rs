@@ -6,6 +6,7 @@
 //! common bytes, one of them writing, are ordered by the schedule (clauses C3 and C4).
 
 use dctms_kernels::quantise::ActBlock;
+use dctms_kernels::sample::Candidate;
 
 /// A range of bytes of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,7 @@ impl Plain for u32 {}
 impl Plain for u64 {}
 impl Plain for f32 {}
 impl Plain for ActBlock {}
+impl Plain for Candidate {}
 
 impl Memory {
     /// The memory of a mapping.
@@ -154,6 +156,14 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes_mut`].
     pub unsafe fn blocks_mut<'a>(&self, place: Place) -> &'a mut [ActBlock] {
+        self.exclusive(place)
+    }
+
+    /// Sampling candidates to write.
+    ///
+    /// # Safety
+    /// As [`Memory::bytes_mut`].
+    pub unsafe fn candidates_mut<'a>(&self, place: Place) -> &'a mut [Candidate] {
         self.exclusive(place)
     }
 }

@@ -28,7 +28,7 @@ use crate::command::{BLOCK_BYTES, Body, Dtype, Extent, Positions, Slice, TILE_BY
 use crate::error::ExecError;
 use crate::load::{self, LoadHost, packed_kind};
 use crate::memory::{Memory, Place};
-use crate::sample::sample_rows;
+use crate::sample::{SampleRows, sample_rows};
 
 /// What every task of a run shares.
 pub struct Context<'a> {
@@ -212,7 +212,7 @@ fn execute_plain(body: &Body, tokens: usize, context: &Context<'_>) {
                 let rows = memory.integers(rows.part(0, tokens * 4));
                 select_rows(x, all, rows, floats_mut(memory, out, tokens));
             }
-            Body::Sample { .. } => sample(body, tokens, memory),
+            Body::Sample { .. } => sample(body, tokens, context),
             other => unreachable!("{other:?} is not plain"),
         }
     }
@@ -253,23 +253,27 @@ unsafe fn product(body: &Body, tokens: usize, context: &Context<'_>) {
 
 /// # Safety
 /// As the file's note: `body` is this task's.
-unsafe fn sample(body: &Body, rows: usize, memory: Memory) {
+unsafe fn sample(body: &Body, rows: usize, context: &Context<'_>) {
     let Body::Sample { vocabulary, logits, parameters, history, sampled, random, workspace } = body
     else {
         unreachable!("{body:?} does not sample")
     };
+    let (memory, isa) = (context.memory, context.isa);
     let tiles = vocabulary.div_ceil(16);
     // SAFETY: the caller's promise.
     unsafe {
         sample_rows(
-            *vocabulary,
-            rows,
-            memory.floats(logits.part(0, tiles * rows * TILE_BYTES)),
-            memory.bytes(*parameters),
-            memory.integers(*history),
-            memory.integers_mut(*sampled),
-            memory.words_mut(*random),
-            memory.words_mut(*workspace),
+            isa,
+            SampleRows {
+                vocabulary: *vocabulary,
+                rows,
+                logits: memory.floats(logits.part(0, tiles * rows * TILE_BYTES)),
+                parameters: memory.bytes(*parameters),
+                history: memory.integers(*history),
+                sampled: memory.integers_mut(*sampled),
+                random: memory.words_mut(*random),
+                workspace: memory.candidates_mut(workspace.part(0, vocabulary * 8)),
+            },
         );
     }
 }

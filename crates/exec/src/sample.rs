@@ -2,6 +2,9 @@
 //!
 //! A row's parameters are a record of [`SamplerRecord::BYTES`] bytes that the host writes.
 
+use dctms_kernels::isa::Isa;
+use dctms_kernels::sample::{Candidate, LogitsRow, RandomState, SampleParameters, sample};
+
 /// Parameters of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplerRecord {
@@ -37,6 +40,17 @@ impl SamplerRecord {
         bytes
     }
 
+    fn parameters(self) -> SampleParameters {
+        SampleParameters {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            ..SampleParameters::GREEDY
+        }
+    }
+
     /// The record of its bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> SamplerRecord {
@@ -55,31 +69,55 @@ impl SamplerRecord {
 #[must_use]
 pub fn random_state(seed: u64) -> [u8; 32] {
     let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    for (word, target) in RandomState::new(seed).0.iter().zip(bytes.chunks_exact_mut(8)) {
+        target.copy_from_slice(&word.to_le_bytes());
+    }
     bytes
 }
 
-/// Picks a token for each of `rows` rows of tile-major logits `[V/16][rows][16]`.
-#[expect(clippy::too_many_arguments, reason = "one operand each")]
-pub fn sample_rows(
-    vocabulary: usize,
-    rows: usize,
-    logits: &[f32],
-    parameters: &[u8],
-    history: &[u32],
-    sampled: &mut [u32],
-    random: &mut [u64],
-    workspace: &mut [u64],
-) {
-    let _ = (parameters, history, random, workspace);
-    for (row, token) in sampled.iter_mut().enumerate().take(rows) {
-        let mut best = (f32::NEG_INFINITY, 0);
-        for id in 0..vocabulary {
-            let logit = logits[id / 16 * rows * 16 + row * 16 + id % 16];
-            if logit > best.0 {
-                best = (logit, id as u32);
-            }
-        }
-        *token = best.1;
+/// What fills a history that is shorter than the window.
+pub const NO_TOKEN: u32 = u32::MAX;
+
+/// Operands of a sampling task.
+pub(crate) struct SampleRows<'a> {
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Rows of logits.
+    pub rows: usize,
+    /// Tile-major `[V/16][rows][16]`.
+    pub logits: &'a [f32],
+    /// One record a row.
+    pub parameters: &'a [u8],
+    /// Recent tokens, an equal window a row, [`NO_TOKEN`] from where there are no more.
+    pub history: &'a [u32],
+    /// Picked tokens.
+    pub sampled: &'a mut [u32],
+    /// Random states, four words a row.
+    pub random: &'a mut [u64],
+    /// Scratch.
+    pub workspace: &'a mut [Candidate],
+}
+
+/// Picks a token for each row.
+pub(crate) fn sample_rows(isa: Isa, operands: SampleRows<'_>) {
+    let SampleRows { vocabulary, rows, logits, parameters, history, sampled, random, workspace } =
+        operands;
+    let window = history.len() / sampled.len();
+    for row in 0..rows {
+        let record = &parameters[row * SamplerRecord::BYTES..(row + 1) * SamplerRecord::BYTES];
+        let record = SamplerRecord::from_bytes(record);
+        let recent = &history[row * window..(row + 1) * window];
+        let count = recent.iter().position(|id| *id == NO_TOKEN).unwrap_or(window);
+        let words: [u64; 4] = random[row * 4..row * 4 + 4].try_into().expect("four words");
+        let mut state = RandomState(words);
+        sampled[row] = sample(
+            isa,
+            LogitsRow::new(logits, rows, row, vocabulary),
+            &record.parameters(),
+            &recent[..count],
+            &mut state,
+            workspace,
+        );
+        random[row * 4..row * 4 + 4].copy_from_slice(&state.0);
     }
 }

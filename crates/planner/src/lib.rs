@@ -40,6 +40,8 @@ pub struct PlanOptions {
     pub runtime: RuntimeBytes,
     /// Heap bytes that executing takes for each scheduled task.
     pub heap_per_task_bytes: u64,
+    /// Heap bytes for each event of a schedule.
+    pub heap_per_event_bytes: u64,
     /// Heap that reading, planning and verifying may take. It is given back before the arena is
     /// touched, so only what passes the arena counts.
     pub compile_heap_bytes: u64,
@@ -74,7 +76,10 @@ pub fn plan(logical: &Program, options: &PlanOptions) -> Result<Plan, PlanError>
         costs.push(phase_costs);
     }
     let tasks = schedules.iter().flat_map(|schedule| &schedule.lanes).map(Vec::len).sum::<usize>();
-    let envelope = envelope(&regions, options, tasks as u64)?;
+    let events = schedules.iter().map(|schedule| u64::from(schedule.events)).sum::<u64>();
+    let code_bytes =
+        tasks as u64 * options.heap_per_task_bytes + events * options.heap_per_event_bytes;
+    let envelope = envelope(&regions, options, code_bytes)?;
     Ok(Plan {
         program,
         bounds: options.bounds.clone(),
@@ -94,14 +99,14 @@ pub fn plan(logical: &Program, options: &PlanOptions) -> Result<Plan, PlanError>
 fn envelope(
     regions: &place::Regions,
     options: &PlanOptions,
-    tasks: u64,
+    code_bytes: u64,
 ) -> Result<Envelope, PlanError> {
     let overflow = || PlanError::Overflow { tensor: "envelope".to_string() };
     let region = |term: Term| regions.get(&term).copied().unwrap_or(0);
     let terms = Term::ALL.map(region);
     let arena =
         terms.iter().try_fold(0u64, |sum, term| sum.checked_add(*term)).ok_or_else(overflow)?;
-    let run_heap = options.runtime.heap + tasks * options.heap_per_task_bytes;
+    let run_heap = options.runtime.heap + code_bytes;
     let heap =
         run_heap.max(options.compile_heap_bytes.saturating_sub(arena)).next_multiple_of(PAGE_BYTES);
     let runtime = RuntimeBytes { heap, ..options.runtime };

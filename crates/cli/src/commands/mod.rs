@@ -1,6 +1,7 @@
 //! The commands by name.
 
 pub mod run;
+pub mod stream;
 
 use crate::args::UsageError;
 use crate::failure::Failure;
@@ -13,9 +14,13 @@ pub fn dispatch() -> Result<(), Failure> {
     let mut parser = lexopt::Parser::from_env();
     let command = match parser.next()? {
         Some(lexopt::Arg::Value(value)) => value.to_string_lossy().into_owned(),
-        Some(lexopt::Arg::Long("help") | lexopt::Arg::Short('h')) | None => "help".to_string(),
+        Some(lexopt::Arg::Long("help") | lexopt::Arg::Short('h')) => "help".to_string(),
         Some(lexopt::Arg::Long("version") | lexopt::Arg::Short('V')) => "version".to_string(),
         Some(other) => return Err(crate::args::unknown(&other).into()),
+        None => {
+            eprint!("{HELP}");
+            return Err(Failure::Reported(dctms_engine::Class::Usage.exit_code()));
+        }
     };
     match command.as_str() {
         "run" => run::run(&mut parser),
@@ -33,7 +38,7 @@ pub fn say(text: &str) -> Result<(), Failure> {
     use dctms_system::SystemError;
     use dctms_system::output::Stream;
     match Stream::Output.write_all(text.as_bytes()) {
-        Ok(()) | Err(SystemError::ReaderGone { .. }) => Ok(()),
+        Ok(()) | Err(SystemError::ReaderGone) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

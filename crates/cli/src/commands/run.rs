@@ -3,8 +3,10 @@
 //! Standard output carries the generated text alone (or one JSON object); everything else goes
 //! to standard error.
 
+mod chat;
 mod options;
 mod output;
+mod progress;
 mod prompts;
 
 use std::time::Instant;
@@ -23,8 +25,9 @@ use crate::failure::Failure;
 use crate::machine::settings;
 use crate::process::{self, CompileStage, Prepared};
 
-use options::{Format, RunArgs};
+use options::{Format, Input, RunArgs};
 use output::{Report, Sink};
+use progress::Progress;
 
 /// Runs the command.
 ///
@@ -34,8 +37,11 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let started = Instant::now();
     let args = RunArgs::parse(parser)?;
     catch_stop_requests()?;
-    let (prepared, prompts, bounds) = prepare(&args)?;
-    let mut prepared = prepared;
+    if args.input == Input::Chat {
+        return chat::run(&args);
+    }
+    let mut ready = prepare(&args)?;
+    let (prepared, bounds) = (&ready.prepared, ready.prepared.runner.bounds());
     if args.format == Format::Text {
         eprintln!(
             "dctms: M_max {:.1} MiB of {:.1} MiB; {} + {} tokens; loaded in {:.2} s",
@@ -49,18 +55,25 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
             eprintln!("dctms: warning: memory is not locked ({why})");
         }
     }
-    generate_all(&args, &mut prepared, &prompts)
+    generate_all(&args, &mut ready)
+}
+
+/// A loaded model and what it is to be run on.
+struct Ready {
+    prepared: Prepared,
+    prompts: Vec<Vec<u32>>,
+    compile_heap_peak_bytes: usize,
 }
 
 /// Everything before the first token: plan, certify, map, load.
-fn prepare(args: &RunArgs) -> Result<(Prepared, Vec<Vec<u32>>, Bounds), Failure> {
+fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     dctms_text::initialise_templates();
     let stage = CompileStage::open()?;
-    let (started, prompts, bounds) = {
+    let (started, prompts) = {
         let model = Model::open(&args.model_path()?)?;
+        stage.limit_for(&model)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;
-        let prompts = stage.lasting(Vec::new);
-        let mut prompts: Vec<Vec<u32>> = prompts;
+        let mut prompts: Vec<Vec<u32>> = Vec::new();
         for prompt in prompts::read(args, &model)? {
             stage.lasting(|| prompts.push(prompt.clone()));
         }
@@ -72,10 +85,13 @@ fn prepare(args: &RunArgs) -> Result<(Prepared, Vec<Vec<u32>>, Bounds), Failure>
         let bounds = resolve_bounds(&model, &settings, Some(longest.max(1)))?;
         check_prompt(longest, args.limit, &bounds)?;
         let started = process::start(&stage, &model, &settings, &bounds)?;
-        (started, prompts, bounds)
+        (started, prompts)
     };
-    stage.close()?;
-    Ok((process::load(started, None)?, prompts, bounds))
+    let compile_heap_peak_bytes = stage.close()?;
+    let progress = Progress::new(started.weights_bytes());
+    let prepared = process::load(started, progress.listener())?;
+    progress.done();
+    Ok(Ready { prepared, prompts, compile_heap_peak_bytes })
 }
 
 /// Refuses before any compute what the plan does not hold.
@@ -96,11 +112,8 @@ fn check_prompt(longest: u64, limit: Option<u64>, bounds: &Bounds) -> Result<(),
     Ok(())
 }
 
-fn generate_all(
-    args: &RunArgs,
-    prepared: &mut Prepared,
-    prompts: &[Vec<u32>],
-) -> Result<(), Failure> {
+fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
+    let Ready { prepared, prompts, compile_heap_peak_bytes } = ready;
     let bounds = prepared.runner.bounds().clone();
     let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
     let limit = args.limit.unwrap_or(bounds.max_output_tokens) as usize;
@@ -134,17 +147,18 @@ fn generate_all(
     let allocations = HEAP.allocations() - allocations;
     let after = faults(FaultScope::Process);
     result?;
-    let report = Report {
+    let mut report = Report {
         sequences: &sequences,
-        timing: &timing,
+        timing: &mut timing,
         tokenizer: tokenizer.as_ref(),
         envelope: &prepared.envelope,
+        compile_heap_peak_bytes: *compile_heap_peak_bytes,
         minor_faults: after.minor - before.minor,
         major_faults: after.major - before.major,
         allocations,
         options: &options,
     };
-    sink.finish(&report)
+    sink.finish(&mut report)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for a person to read")]

@@ -155,6 +155,19 @@ impl BoundedHeap {
     /// # Errors
     /// `Bound` when it is open or the limit is over 16 GiB; `Call` when the kernel has no room.
     pub fn open_compile_region(&self, limit_bytes: usize) -> Result<(), SystemError> {
+        self.open_compile_region_within(limit_bytes, limit_bytes)
+    }
+
+    /// As `open_compile_region`, in `reserve_bytes` of address space, so that
+    /// `set_compile_limit` can raise the limit once it is known what the stage needs.
+    ///
+    /// # Errors
+    /// As `open_compile_region`.
+    pub fn open_compile_region_within(
+        &self,
+        limit_bytes: usize,
+        reserve_bytes: usize,
+    ) -> Result<(), SystemError> {
         let bound = SystemError::Bound {
             what: "compile region bytes",
             bound: HEAP_REGION_BYTES_MAX,
@@ -163,12 +176,23 @@ impl BoundedHeap {
         let len_bytes = sys::round_up_to_pages(limit_bytes)
             .filter(|&len| len > 0 && len <= HEAP_REGION_BYTES_MAX)
             .ok_or(bound)?;
+        let reserved = sys::round_up_to_pages(reserve_bytes)
+            .filter(|&len| len >= len_bytes && len <= HEAP_REGION_BYTES_MAX)
+            .ok_or(bound)?;
         self.with_regions(|regions| {
             if regions.compile.limit_bytes > 0 {
                 return Err(SystemError::Bound { what: "compile regions", bound: 1, value: 2 });
             }
-            regions.compile.map(len_bytes, len_bytes, "the compile region")
+            regions.compile.map(reserved, len_bytes, "the compile region")
         })
+    }
+
+    /// Sets the final limit of the open compile region, rounded up to pages.
+    ///
+    /// # Errors
+    /// `Bound` when more is touched already, or when it is over the reserve.
+    pub fn set_compile_limit(&self, limit_bytes: usize) -> Result<(), SystemError> {
+        self.with_regions(|regions| regions.compile.set_final_limit(limit_bytes))
     }
 
     /// New blocks of this thread come from `region` until the scope is dropped. Scopes nest. In

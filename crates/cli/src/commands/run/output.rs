@@ -1,4 +1,7 @@
 //! What a generation shows: text as it comes, or one JSON object at the end.
+//!
+//! After sealing the heap has no room for a report, so everything is written through a fixed
+//! buffer; the output text is decoded again from its tokens.
 
 use std::fmt::Write as _;
 
@@ -13,9 +16,8 @@ use dctms_text::{ControlTokens, LeadingSpace, StreamDecoder, Tokenizer};
 
 use super::options::Format;
 use crate::HEAP;
-use crate::commands::say;
+use crate::commands::stream::Output;
 use crate::failure::Failure;
-use crate::machine::hexadecimal;
 
 /// Where pieces of text go.
 pub struct Sink {
@@ -47,18 +49,20 @@ impl Sink {
     ///
     /// # Errors
     /// Output that cannot be written.
-    pub fn finish(&self, report: &Report<'_>) -> Result<(), Failure> {
+    pub fn finish(&self, report: &mut Report<'_>) -> Result<(), Failure> {
+        let mut output = Output::new();
         match (self.format, self.sequences) {
-            (Format::Json, _) => say(&report.json()?),
-            (Format::Text, 1) => say("\n"),
+            (Format::Json, _) => report.json(&mut output)?,
+            (Format::Text, 1) => output.bytes(b"\n"),
             (Format::Text, _) => {
-                let mut text = String::new();
                 for (index, sequence) in report.sequences.iter().enumerate() {
-                    let _ = writeln!(text, "[{index}] {}", report.text(sequence));
+                    let _ = write!(output, "[{index}] ");
+                    report.text(sequence, &mut |piece| output.bytes(piece.as_bytes()));
+                    output.bytes(b"\n");
                 }
-                say(&text)
             }
         }
+        output.finish()
     }
 }
 
@@ -67,11 +71,13 @@ pub struct Report<'a> {
     /// Sequences, done.
     pub sequences: &'a [Sequence],
     /// Times.
-    pub timing: &'a Timing,
+    pub timing: &'a mut Timing,
     /// Tokeniser, when there is one.
     pub tokenizer: Option<&'a Tokenizer<'a>>,
     /// The plan's envelope.
     pub envelope: &'a Envelope,
+    /// Most heap that was alive before the arena was touched, bytes.
+    pub compile_heap_peak_bytes: usize,
     /// Faults after sealing.
     pub minor_faults: u64,
     /// Faults after sealing that read storage.
@@ -84,67 +90,92 @@ pub struct Report<'a> {
 
 impl Report<'_> {
     /// The output text of a sequence, decoded again from its tokens.
-    fn text(&self, sequence: &Sequence) -> String {
-        let mut text = String::new();
-        let Some(tokenizer) = self.tokenizer else { return text };
+    fn text(&self, sequence: &Sequence, emit: &mut dyn FnMut(&str)) {
+        let Some(tokenizer) = self.tokenizer else { return };
         let mut decoder = StreamDecoder::new(ControlTokens::Hidden, LeadingSpace::Kept);
+        let mut left = sequence.shown_bytes();
+        // A stop text cuts the output at a character's boundary, so a piece is cut at one too.
+        let mut cut = |piece: &str| {
+            let count = left.min(piece.len());
+            emit(piece.get(..count).unwrap_or_default());
+            left -= count;
+        };
         for token in sequence.generated() {
-            decoder.push(tokenizer, *token, &mut |piece| text.push_str(piece));
+            decoder.push(tokenizer, *token, &mut cut);
         }
-        decoder.finish(&mut |piece| text.push_str(piece));
-        text.truncate(sequence.shown_bytes());
-        text
+        decoder.finish(&mut cut);
     }
 
-    fn json(&self) -> Result<String, EngineError> {
-        let memory = memory_facts()?;
-        let heap = HEAP.figures(Region::Run);
-        let timing = self.timing;
-        let mut steps = timing.step_us.clone();
-        steps.sort_unstable();
-        let millisecond = |us: u32| f64::from(us) / 1000.0;
+    /// One value for one sequence, a list for several.
+    fn each(&self, out: &mut Output, write: &dyn Fn(&mut Output, &Sequence)) {
+        if let [sequence] = self.sequences {
+            return write(out, sequence);
+        }
+        out.bytes(b"[");
+        for (index, sequence) in self.sequences.iter().enumerate() {
+            out.bytes(if index > 0 { b"," } else { b"" });
+            write(out, sequence);
+        }
+        out.bytes(b"]");
+    }
+
+    fn json(&mut self, out: &mut Output) -> Result<(), EngineError> {
+        self.timing.step_us.sort_unstable();
+        out.bytes(b"{\"text\":");
+        self.each(out, &|out, sequence| {
+            out.bytes(b"\"");
+            self.text(sequence, &mut |piece| out.json_piece(piece));
+            out.bytes(b"\"");
+        });
+        out.bytes(b",\"tokens\":");
+        self.each(out, &|out, sequence| {
+            out.bytes(b"[");
+            for (index, token) in sequence.generated().iter().enumerate() {
+                let comma = if index > 0 { "," } else { "" };
+                let _ = write!(out, "{comma}{token}");
+            }
+            out.bytes(b"]");
+        });
+        out.bytes(b",\"finish\":");
+        self.each(out, &|out, sequence| {
+            let _ = write!(out, "\"{}\"", sequence.finish().map_or("none", |why| why.name()));
+        });
+        self.json_times(out);
+        self.json_memory(out)?;
+        out.bytes(b",\"logits_sha256\":");
+        match self.options.digest {
+            LogitsDigest::Skipped => out.bytes(b"null"),
+            LogitsDigest::Computed => self.each(out, &|out, sequence| {
+                out.bytes(b"\"");
+                for byte in sequence.logits_sha256() {
+                    let _ = write!(out, "{byte:02x}");
+                }
+                out.bytes(b"\"");
+            }),
+        }
+        out.bytes(b"}\n");
+        Ok(())
+    }
+
+    fn json_times(&self, out: &mut Output) {
+        let timing = &self.timing;
+        let steps = &timing.step_us;
         let at = |share: f64| {
             let last = steps.len().saturating_sub(1);
-            steps.get((last as f64 * share).round() as usize).copied().map_or(0.0, millisecond)
+            let step = steps.get((last as f64 * share).round() as usize).copied();
+            f64::from(step.unwrap_or(0)) / 1000.0
         };
         let rate = |count: usize, seconds: f64| match seconds > 0.0 {
             true => count as f64 / seconds,
             false => 0.0,
         };
-        let mut out = String::from("{");
-        let texts: Vec<String> =
-            self.sequences.iter().map(|sequence| quoted(&self.text(sequence))).collect();
-        let hashes: Vec<String> = match self.options.digest {
-            LogitsDigest::Skipped => Vec::new(),
-            LogitsDigest::Computed => self
-                .sequences
-                .iter()
-                .map(|sequence| format!("\"{}\"", hexadecimal(&sequence.logits_sha256())))
-                .collect(),
-        };
-        let finish = |sequence: &Sequence| {
-            format!("\"{}\"", sequence.finish().map_or("none", |finish| finish.name()))
-        };
-        let finishes: Vec<String> = self.sequences.iter().map(finish).collect();
-        let tokens = |sequence: &Sequence| {
-            let ids: Vec<String> = sequence.generated().iter().map(u32::to_string).collect();
-            format!("[{}]", ids.join(","))
-        };
-        let ids: Vec<String> = self.sequences.iter().map(tokens).collect();
-        let one_or_list = |items: &[String]| match items {
-            [one] => one.clone(),
-            items => format!("[{}]", items.join(",")),
-        };
+        let generated: usize = self.sequences.iter().map(|one| one.generated().len()).sum();
         let _ = write!(
             out,
-            "\"text\":{},\"tokens\":{},\"finish\":{},\"prompt_tokens\":{},\"decode_tokens\":{},\
+            ",\"prompt_tokens\":{},\"decode_tokens\":{generated},\
              \"prefill_tokens_per_s\":{:.3},\"decode_tokens_per_s\":{:.3},\"ttft_ms\":{:.3},\
-             \"step_ms\":{{\"p50\":{:.3},\"p99\":{:.3},\"max\":{:.3}}},",
-            one_or_list(&texts),
-            one_or_list(&ids),
-            one_or_list(&finishes),
+             \"step_ms\":{{\"p50\":{:.3},\"p99\":{:.3},\"max\":{:.3}}}",
             timing.prompt_tokens,
-            self.sequences.iter().map(|sequence| sequence.generated().len()).sum::<usize>(),
             rate(timing.prompt_tokens, timing.prefill_s),
             rate(timing.decode_tokens, timing.decode_s),
             timing.first_token_s * 1000.0,
@@ -152,27 +183,25 @@ impl Report<'_> {
             at(0.99),
             at(1.0),
         );
-        let _ = writeln!(
+    }
+
+    fn json_memory(&self, out: &mut Output) -> Result<(), EngineError> {
+        let memory = memory_facts()?;
+        let heap = HEAP.figures(Region::Run);
+        let _ = write!(
             out,
-            "\"peak_bytes\":{},\"m_max_bytes\":{},\"heap_peak_bytes\":{},\"heap_bytes\":{},\
-             \"minor_faults\":{},\"major_faults\":{},\"allocations\":{},\"logits_sha256\":{}}}",
+            ",\"peak_bytes\":{},\"m_max_bytes\":{},\"heap_peak_bytes\":{},\"heap_bytes\":{},\
+             \"compile_heap_peak_bytes\":{},\"minor_faults\":{},\"major_faults\":{},\
+             \"allocations\":{}",
             memory.peak_resident_bytes,
             self.envelope.total,
             heap.live_peak_bytes,
             self.envelope.runtime.heap,
+            self.compile_heap_peak_bytes,
             self.minor_faults,
             self.major_faults,
             self.allocations,
-            match hashes.is_empty() {
-                true => "null".to_string(),
-                false => one_or_list(&hashes),
-            },
         );
-        Ok(out)
+        Ok(())
     }
-}
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }

@@ -11,8 +11,8 @@ use dctms_text::{
 
 use super::options::{Input, RunArgs, usage};
 
-/// Longest prompt file, bytes.
-const PROMPT_FILE_BYTES_MAX: u64 = 16 << 20;
+/// Longest prompt file, bytes: within the heap of the stage that reads it.
+const PROMPT_FILE_BYTES_MAX: u64 = 2 << 20;
 
 /// The prompts as token ids, one a sequence.
 ///
@@ -101,6 +101,18 @@ fn one_text(
     tokenizer: &Tokenizer<'_>,
     prompt: &str,
 ) -> Result<Vec<u32>, EngineError> {
+    let longest = dctms_engine::planning::prompt_bytes_max(model);
+    if prompt.len() as u64 > longest {
+        return Err(EngineError::new(
+            Class::OverBound,
+            format!(
+                "the prompt has {} bytes, at most {longest} can be tokens of the model's context \
+                 of {}",
+                prompt.len(),
+                model.config.context
+            ),
+        ));
+    }
     let rendered;
     let (text, options) = match args.raw {
         true => {
@@ -110,7 +122,7 @@ fn one_text(
         false => {
             rendered = render(args, model, tokenizer, prompt)?;
             let special_text = SpecialText::Parse;
-            (rendered.as_str(), EncodeOptions { special_text, ends: Ends::None })
+            (rendered.as_str(), EncodeOptions { special_text, ends: Ends::Template })
         }
     };
     let kind = vocabulary.layout.facts().kind;
