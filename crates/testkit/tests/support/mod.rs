@@ -229,6 +229,7 @@ pub fn plan_of(program: &Program, bounds: Bounds, lanes: u32, activations: Activ
         activations,
         runtime: RuntimeBytes { heap: 1 << 20, stacks: 1 << 20, image: 1 << 20, io: 0 },
         heap_per_task_bytes: 64,
+        heap_per_event_bytes: 64,
         compile_heap_bytes: 1 << 20,
         not_covered: vec!["kernel page tables".to_string()],
     };
