@@ -36,8 +36,13 @@ const EXP_COEFFICIENTS: [f32; 5] = [
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // The constant stands first, so that a NaN passes through.
+    exp_nonpositive(s, s.min(s.splat(EXP_ARGUMENT_MAX), x))
+}
+
+/// eˣ for x that are not positive: the bits of [`exp`], with one bound less to keep.
+#[inline(always)]
+pub fn exp_nonpositive<S: Simd>(s: S, x: S::F) -> S::F {
     let x = s.max(s.splat(EXP_ARGUMENT_MIN), x);
-    let x = s.min(s.splat(EXP_ARGUMENT_MAX), x);
     let n = s.round(s.mul(x, s.splat(core::f32::consts::LOG2_E)));
     let r = s.fma(n, s.splat(-LN_2_HIGH), x);
     let r = s.fma(n, s.splat(-LN_2_LOW), r);

@@ -5,7 +5,7 @@
 //! the register file and never the answer, since every accumulator is one output element.
 
 use super::Attention;
-use crate::exp::{exp, tanh};
+use crate::exp::{exp, exp_nonpositive, tanh};
 use crate::isa::Isa;
 use crate::kv::{Element, F16, F32, KvShape, KvType, Q8};
 use crate::limits::{ATTENTION_ROWS, SEGMENT_POSITIONS};
@@ -413,21 +413,25 @@ fn lanes_seen(seen: &Range<usize>, group: usize) -> u16 {
 /// Turns the seen scores into weights; returns their maximum and the weights' sum.
 #[inline(always)]
 fn softmax<S: Simd>(s: S, seen: &Range<usize>, scores: &mut [Tile; SEGMENT_GROUPS]) -> (f32, f32) {
-    let groups = seen.start / LANES..seen.end.div_ceil(LANES);
-    let mut largest = s.splat(f32::NEG_INFINITY);
-    for group in groups.clone() {
+    let scores = &mut scores[seen.start / LANES..seen.end.div_ceil(LANES)];
+    // Only the first and the last group may have lanes that are not seen: at −∞ they are never
+    // the maximum, weigh nothing, and leave a sum that is not negative as it was.
+    let none = s.splat(f32::NEG_INFINITY);
+    for group in [seen.start / LANES, (seen.end - 1) / LANES] {
+        let score = &mut scores[group - seen.start / LANES];
         let mask = s.mask_from_bits(lanes_seen(seen, group));
-        let score = s.select(mask, s.load(&scores[group]), s.splat(f32::NEG_INFINITY));
-        largest = s.max(score, largest);
+        s.store(s.select(mask, s.load(score), none), score);
+    }
+    let mut largest = none;
+    for score in &*scores {
+        largest = s.max(s.load(score), largest);
     }
     let m = s.reduce_max(largest);
     let mut sum = s.splat(0.0);
-    for group in groups {
-        let mask = s.mask_from_bits(lanes_seen(seen, group));
-        let weight = exp(s, s.sub(s.load(&scores[group]), s.splat(m)));
-        // Adding zero to a sum that is not negative changes nothing: a skipped lane.
-        sum = s.add(sum, s.select(mask, weight, s.splat(0.0)));
-        s.store(weight, &mut scores[group]);
+    for score in scores {
+        let weight = exp_nonpositive(s, s.sub(s.load(score), s.splat(m)));
+        sum = s.add(sum, weight);
+        s.store(weight, score);
     }
     (m, s.reduce_add(sum))
 }
