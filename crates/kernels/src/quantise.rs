@@ -51,8 +51,7 @@ pub fn quantise_block<S: Simd>(s: S, low: S::F, high: S::F) -> ActBlock {
     for (x, (q, sum)) in [low, high].into_iter().zip(halves) {
         let below = s.min(s.mul(x, inverse), s.splat(127.0));
         let integers = s.to_int(s.max(below, s.splat(-127.0)));
-        s.store_i8(integers, q);
-        *sum = s.reduce_add_int(integers) as i16;
+        *sum = s.store_i8(integers, q) as i16;
     }
     block
 }

@@ -62,15 +62,27 @@ fn duplicate_half(_proof: Avx2, a: __m256) -> (__m256, __m256) {
     }
 }
 
-/// Eight i32 whose low bytes are wanted, in the low 8 bytes.
+/// Sixteen i32 that are within i8, as bytes.
 #[inline(always)]
-fn low_bytes(_proof: Avx2, a: __m256i) -> __m128i {
+fn narrow(_proof: Avx2, value: (__m256i, __m256i)) -> __m128i {
     // SAFETY: `_proof` proves the features.
     unsafe {
-        let pick = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-        let low = _mm_shuffle_epi8(_mm256_castsi256_si128(a), pick);
-        let high = _mm_shuffle_epi8(_mm256_extracti128_si256::<1>(a), pick);
-        _mm_unpacklo_epi32(low, high)
+        // Packing works within halves of a register: lanes 0–3 8–11 4–7 12–15.
+        let words = _mm256_packs_epi32(value.0, value.1);
+        let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words))
+    }
+}
+
+/// The sum of sixteen i8: each plus 128 is a u8, which one instruction adds up by eights.
+#[inline(always)]
+fn byte_sum(_proof: Avx2, bytes: __m128i) -> i32 {
+    // SAFETY: `_proof` proves the features.
+    unsafe {
+        let biased = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
+        let halves = _mm_sad_epu8(biased, _mm_setzero_si128());
+        let sum = _mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves));
+        _mm_cvtsi128_si32(sum) - 128 * LANES as i32
     }
 }
 
@@ -246,20 +258,11 @@ impl Simd for Avx2 {
         unsafe { (_mm256_cvtps_epi32(a.0), _mm256_cvtps_epi32(a.1)) }
     }
     #[inline(always)]
-    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]) {
-        let (low, high) = (low_bytes(self, value.0), low_bytes(self, value.1));
+    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]) -> i32 {
+        let bytes = narrow(self, value);
         // SAFETY: `self` proves the features; 16 bytes behind `to` are writable.
-        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm_unpacklo_epi64(low, high)) }
-    }
-    #[inline(always)]
-    fn reduce_add_int(self, a: Self::I) -> i32 {
-        // SAFETY: `self` proves the features.
-        unsafe {
-            let b = _mm256_add_epi32(a.0, a.1);
-            let c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256::<1>(b));
-            let d = _mm_add_epi32(c, _mm_shuffle_epi32::<0b11_10_11_10>(c));
-            _mm_cvtsi128_si32(_mm_add_epi32(d, _mm_shuffle_epi32::<0b01_01_01_01>(d)))
-        }
+        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) };
+        byte_sum(self, bytes)
     }
 
     #[inline(always)]

@@ -21,6 +21,18 @@ pub fn run<K: Kernel>(token: Avx512Token, kernel: K) -> K::Output {
     unsafe { shell(Avx512(token), kernel) }
 }
 
+/// The sum of sixteen i8: each plus 128 is a u8, which one instruction adds up by eights.
+#[inline(always)]
+fn byte_sum(_proof: Avx512, bytes: __m128i) -> i32 {
+    // SAFETY: `_proof` proves the features.
+    unsafe {
+        let biased = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
+        let halves = _mm_sad_epu8(biased, _mm_setzero_si128());
+        let sum = _mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves));
+        _mm_cvtsi128_si32(sum) - 128 * LANES as i32
+    }
+}
+
 // In all of this implementation: an intrinsic without memory operands needs only its target
 // features, which `self` proves; one with a memory operand reads or writes exactly the sixteen
 // elements of the array behind the reference, unaligned forms throughout.
@@ -174,14 +186,13 @@ impl Simd for Avx512 {
         unsafe { _mm512_cvtps_epi32(a) }
     }
     #[inline(always)]
-    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]) {
+    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]) -> i32 {
         // SAFETY: `self` proves the features; 16 bytes behind `to` are writable.
-        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(value)) }
-    }
-    #[inline(always)]
-    fn reduce_add_int(self, a: Self::I) -> i32 {
-        // SAFETY: `self` proves the features.
-        unsafe { _mm512_reduce_add_epi32(a) }
+        unsafe {
+            let bytes = _mm512_cvtepi32_epi8(value);
+            _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
+            byte_sum(self, bytes)
+        }
     }
 
     #[inline(always)]

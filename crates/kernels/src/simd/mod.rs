@@ -178,10 +178,8 @@ pub trait Simd: Copy {
 
     /// The nearest integer, ties to even; outside of i32 (or a NaN) it is `i32::MIN`.
     fn to_int(self, a: Self::F) -> Self::I;
-    /// The low 8 bits of lane i to element i.
-    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]);
-    /// The sum of the lanes, wrapping.
-    fn reduce_add_int(self, a: Self::I) -> i32;
+    /// Lane i to element i; returns the sum. Lanes must be within i8.
+    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]) -> i32;
 
     /// Lanes 1 0 3 2 5 4 …
     fn swap_adjacent(self, a: Self::F) -> Self::F;

@@ -160,12 +160,9 @@ impl Simd for Scalar {
         })
     }
     #[inline(always)]
-    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]) {
+    fn store_i8(self, value: Self::I, to: &mut [i8; LANES]) -> i32 {
         *to = from_fn(|i| value[i] as i8);
-    }
-    #[inline(always)]
-    fn reduce_add_int(self, a: Self::I) -> i32 {
-        a.iter().fold(0, |sum, &x| sum.wrapping_add(x))
+        to.iter().map(|&x| i32::from(x)).sum()
     }
 
     #[inline(always)]
