@@ -8,19 +8,19 @@
 //! arena where tensors share bytes. [`verify`] accepts a plan only if every execution that the
 //! plan allows reads, byte for byte, what the sequential one reads:
 //!
-//! - **C1** every task starts: the lanes and events have no cycle, all shards exist once ([`order`]);
+//! - **C1** every task starts: the lanes and events have no cycle, all shards exist once (`order`);
 //! - **C2** every tensor is as large as its size at the dims' maxima (sizes are monotone, so it is
-//!   large enough in every smaller run), aligned, inside the arena ([`sizes`]);
+//!   large enough in every smaller run), aligned, inside the arena (`sizes`);
 //! - **C3** two operations that touch one tensor in slices that are not disjoint, one writing, are
-//!   ordered as in the program ([`edges`]);
+//!   ordered as in the program (`edges`);
 //! - **C4** of two tensors with common bytes, one is wholly done before the first write of the
-//!   other; what lives through a phase shares with nothing that the phase writes ([`bytes`]);
+//!   other; what lives through a phase shares with nothing that the phase writes (`bytes`);
 //! - **C5** every read has a write before it on every way through the flow, and nothing in between
-//!   took its bytes ([`flow`], [`edges`]);
+//!   took its bytes (`flow`, `edges`);
 //! - **C6** the one exception to C4 is a pair (output, input) of one operation that its contract
-//!   allows, in equal slices ([`bytes`]);
+//!   allows, in equal slices (`bytes`);
 //! - **C7** the figures of the arena, the lower bound's witness, the colouring and the envelope are
-//!   true and add up ([`account`]).
+//!   true and add up (`account`).
 //!
 //! # What is believed
 //!

@@ -1,7 +1,7 @@
 //! The plan as JSON: one object that a stranger can check with no code of ours.
 //!
-//! [`write`] prints a plan, [`read`] takes it back: `read(&write(p)) == p`. The same plan prints
-//! the same bytes. What is derived from other fields (identities, `access`, `may_in_place`,
+//! [`write`](fn@write) prints a plan, [`read`] takes it back: `read(&write(p)) == p`. The same
+//! plan prints the same bytes. What is derived from other fields (identities, `access`, `may_in_place`,
 //! totals) is printed for strangers and, on reading, must equal what the plan says. The `digest`
 //! is the SHA-256 of the printed bytes with its own value left empty, so nothing may be printed
 //! before or after the object, not even a newline.
