@@ -25,6 +25,7 @@ mod random;
 mod relation;
 mod report;
 mod sections;
+mod shelf;
 mod skyline;
 pub mod svg;
 mod validate;

@@ -3,6 +3,7 @@
 
 use crate::problem::{Error, Problem};
 use crate::relation::Relation;
+use crate::shelf::{Entry, Shelf};
 
 /// Which gap a buffer takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,7 @@ pub(crate) struct Placer {
     /// Neighbours looked at.
     pub steps: u64,
     spans: Vec<(u64, u64)>,
+    shelf: Shelf,
 }
 
 /// Offsets with only the pinned buffers placed.
@@ -57,10 +59,33 @@ impl Placer {
         ceiling: u64,
         offsets: &mut [u64],
     ) -> Option<u64> {
+        let dense = relation.lives.is_some() && order.len() >= SHELF_BUFFERS_MIN;
+        self.shelf.clear();
+        if dense {
+            for b in (0..offsets.len()).filter(|&b| offsets[b] != UNPLACED) {
+                self.shelve(relation, b, offsets[b]);
+            }
+        }
         let mut arena = 0;
-        for &b in order {
+        for (placed, &b) in order.iter().enumerate() {
             if offsets[b] == UNPLACED {
-                offsets[b] = self.gap(relation, b, fit, offsets);
+                let walk = dense && relation.degrees[b] as usize > order.len() / SHELF_SHARE;
+                offsets[b] = match &relation.lives {
+                    _ if relation.sizes[b] == 0 => 0,
+                    Some(lives) if walk => {
+                        self.steps += placed as u64 / 4 + 1;
+                        let meets = |e: &&Entry| e.lower < lives[b].1 && lives[b].0 < e.upper;
+                        let spans = self.shelf.entries().filter(meets).map(|e| (e.offset, e.end));
+                        gap(relation, b, fit, spans)
+                    }
+                    Some(_) | None => {
+                        self.collect(relation, b, offsets);
+                        gap(relation, b, fit, self.spans.iter().copied())
+                    }
+                };
+                if dense {
+                    self.shelve(relation, b, offsets[b]);
+                }
             }
             arena = arena.max(offsets[b] + relation.sizes[b]);
             if arena > ceiling {
@@ -70,13 +95,16 @@ impl Placer {
         Some(arena)
     }
 
-    /// The offset that `fit` chooses for `buffer` among its placed neighbours.
-    fn gap(&mut self, relation: &Relation, buffer: usize, fit: Fit, offsets: &[u64]) -> u64 {
-        let size = relation.sizes[buffer];
-        let alignment = relation.alignments[buffer];
-        if size == 0 {
-            return 0;
+    /// Adds a placed buffer to the shelf.
+    fn shelve(&mut self, relation: &Relation, b: usize, offset: u64) {
+        if let (Some(lives), true) = (&relation.lives, relation.sizes[b] > 0) {
+            let (lower, upper) = lives[b];
+            self.shelf.insert(Entry { offset, end: offset + relation.sizes[b], lower, upper });
         }
+    }
+
+    /// Collects the spans of the placed neighbours, lowest first.
+    fn collect(&mut self, relation: &Relation, buffer: usize, offsets: &[u64]) {
         self.steps += u64::from(relation.degrees[buffer]) + 1;
         self.spans.clear();
         relation.for_each_neighbour(buffer, |other| {
@@ -86,23 +114,38 @@ impl Placer {
             }
         });
         self.spans.sort_unstable();
-        let (mut floor, mut best, mut best_gap) = (0, UNPLACED, u64::MAX);
-        for &(start, end) in &self.spans {
-            let candidate = align_up(floor, alignment);
-            if candidate + size <= start {
-                match fit {
-                    Fit::First => return candidate,
-                    Fit::Best => {
-                        if start - floor < best_gap {
-                            (best, best_gap) = (candidate, start - floor);
-                        }
+    }
+}
+
+/// Buffers from which on the shelf is kept, and the share of all buffers (one in this many) that
+/// a buffer must conflict with for the walk to be cheaper than collecting and sorting.
+const SHELF_BUFFERS_MIN: usize = 1000;
+const SHELF_SHARE: usize = 10;
+
+/// The offset that `fit` chooses for `buffer` between `spans`, which come lowest first.
+fn gap(
+    relation: &Relation,
+    buffer: usize,
+    fit: Fit,
+    spans: impl Iterator<Item = (u64, u64)>,
+) -> u64 {
+    let (size, alignment) = (relation.sizes[buffer], relation.alignments[buffer]);
+    let (mut floor, mut best, mut best_gap) = (0, UNPLACED, u64::MAX);
+    for (start, end) in spans {
+        let candidate = align_up(floor, alignment);
+        if candidate + size <= start {
+            match fit {
+                Fit::First => return candidate,
+                Fit::Best => {
+                    if start - floor < best_gap {
+                        (best, best_gap) = (candidate, start - floor);
                     }
                 }
             }
-            floor = floor.max(end);
         }
-        if best == UNPLACED { align_up(floor, alignment) } else { best }
+        floor = floor.max(end);
     }
+    if best == UNPLACED { align_up(floor, alignment) } else { best }
 }
 
 /// The least multiple of `alignment`, a power of two, at or above `offset`.

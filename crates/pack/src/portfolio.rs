@@ -83,7 +83,6 @@ pub(crate) fn portfolio(
 
 /// What the keys are computed from.
 struct Measures<'a> {
-    conflict_bytes: Vec<u64>,
     durations: Vec<u64>,
     births: Vec<u64>,
     breadth: &'a [u64],
@@ -105,7 +104,7 @@ impl<'a> Measures<'a> {
                 (relation.degrees.iter().map(|&d| u64::from(d)).collect(), vec![0; count])
             }
         };
-        Self { conflict_bytes: conflict_bytes(relation), durations, births, breadth }
+        Self { durations, births, breadth }
     }
 
     /// The buffers by `key`; ties by longer duration, then more bytes, then index.
@@ -114,11 +113,11 @@ impl<'a> Measures<'a> {
         let rank = |b: usize| match key {
             Key::Size => size(b),
             Key::Area => size(b) * u128::from(self.durations[b]),
-            Key::ConflictBytes => u128::from(self.conflict_bytes[b]),
+            Key::ConflictBytes => u128::from(relation.conflict_bytes[b]),
             Key::Breadth => u128::from(self.breadth[b]),
             Key::Duration => u128::from(self.durations[b]),
             Key::Degree => u128::from(relation.degrees[b]),
-            Key::Pressure => size(b) * u128::from(self.conflict_bytes[b]),
+            Key::Pressure => size(b) * u128::from(relation.conflict_bytes[b]),
             Key::Birth => u128::from(u64::MAX - self.births[b]),
         };
         let mut order: Vec<usize> = (0..relation.count()).collect();
@@ -129,13 +128,4 @@ impl<'a> Measures<'a> {
         order.sort_by_cached_key(|&b| std::cmp::Reverse((rank(b), second(b), size(b), !b)));
         order
     }
-}
-
-/// Bytes of each buffer's neighbours, added up.
-fn conflict_bytes(relation: &Relation) -> Vec<u64> {
-    let mut weights = vec![0_u64; relation.count()];
-    for (b, weight) in weights.iter_mut().enumerate() {
-        relation.for_each_neighbour(b, |other| *weight += relation.sizes[other]);
-    }
-    weights
 }

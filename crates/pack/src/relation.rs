@@ -16,6 +16,10 @@ pub(crate) struct Relation {
     pub alignments: Vec<u64>,
     /// Number of neighbours of each buffer.
     pub degrees: Vec<u32>,
+    /// Bytes of each buffer's neighbours, added up.
+    pub conflict_bytes: Vec<u64>,
+    /// For intervals, the ranks of a buffer's birth and death among all births and deaths.
+    pub lives: Option<Vec<(u32, u32)>>,
     neighbours: Neighbours,
 }
 
@@ -27,12 +31,9 @@ enum Neighbours {
 impl Relation {
     pub fn new(problem: &Problem) -> Self {
         let sizes: Vec<u64> = problem.buffers.iter().map(|b| b.reserved_bytes()).collect();
-        let mut relation = match &problem.conflicts {
-            Conflicts::Intervals(intervals) => from_intervals(sizes, intervals),
-            Conflicts::Clocks(clocks) => {
-                let pairs = clock_pairs(clocks, &sizes);
-                from_pairs(sizes, &pairs)
-            }
+        let (degrees, neighbours) = match &problem.conflicts {
+            Conflicts::Intervals(intervals) => from_intervals(&sizes, intervals),
+            Conflicts::Clocks(clocks) => from_pairs(sizes.len(), &clock_pairs(clocks, &sizes)),
             Conflicts::Graph(given) => {
                 let occupied = |b: usize| sizes[b] > 0;
                 let mut pairs: Vec<(u32, u32)> = given
@@ -42,11 +43,45 @@ impl Relation {
                     .collect();
                 pairs.sort_unstable();
                 pairs.dedup();
-                from_pairs(sizes, &pairs)
+                from_pairs(sizes.len(), &pairs)
             }
         };
-        relation.alignments = problem.buffers.iter().map(|b| b.alignment).collect();
+        let lives = match &problem.conflicts {
+            Conflicts::Intervals(intervals) => Some(ranks(intervals)),
+            Conflicts::Clocks(_) | Conflicts::Graph(_) => None,
+        };
+        let alignments = problem.buffers.iter().map(|b| b.alignment).collect();
+        let mut relation =
+            Self { sizes, alignments, degrees, conflict_bytes: Vec::new(), lives, neighbours };
+        relation.conflict_bytes = relation.add_up_conflicts();
         relation
+    }
+
+    /// Bytes of each buffer's neighbours. Under intervals: of those born before its death, less
+    /// those dead by its birth, less its own.
+    fn add_up_conflicts(&self) -> Vec<u64> {
+        let Some(lives) = &self.lives else {
+            let mut sums = vec![0; self.count()];
+            for (b, sum) in sums.iter_mut().enumerate() {
+                self.for_each_neighbour(b, |other| *sum += self.sizes[other]);
+            }
+            return sums;
+        };
+        let ranks = lives.iter().map(|life| life.1 as usize + 1).max().unwrap_or(0);
+        let (mut born, mut dead) = (vec![0_u64; ranks + 1], vec![0_u64; ranks + 1]);
+        for (b, &(lower, upper)) in lives.iter().enumerate() {
+            born[lower as usize + 1] += self.sizes[b];
+            dead[upper as usize] += self.sizes[b];
+        }
+        for rank in 0..ranks {
+            born[rank + 1] += born[rank];
+            dead[rank + 1] += dead[rank];
+        }
+        let sum = |(b, &(lower, upper)): (usize, &(u32, u32))| match self.sizes[b] {
+            0 => 0,
+            size => born[upper as usize] - dead[lower as usize] - size,
+        };
+        lives.iter().enumerate().map(sum).collect()
     }
 
     pub fn count(&self) -> usize {
@@ -69,46 +104,46 @@ impl Relation {
     }
 }
 
-/// Rows from distinct pairs.
-fn from_pairs(sizes: Vec<u64>, pairs: &[(u32, u32)]) -> Relation {
-    let mut degrees = vec![0_u32; sizes.len()];
+/// Birth and death of each interval as ranks among all births and deaths.
+fn ranks(intervals: &[Interval]) -> Vec<(u32, u32)> {
+    let mut ends: Vec<u64> = intervals.iter().flat_map(|i| [i.lower, i.upper]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let rank = |end: u64| ends.partition_point(|&e| e < end) as u32;
+    intervals.iter().map(|i| (rank(i.lower), rank(i.upper))).collect()
+}
+
+/// Degrees and rows from distinct pairs of `count` buffers.
+fn from_pairs(count: usize, pairs: &[(u32, u32)]) -> (Vec<u32>, Neighbours) {
+    let mut degrees = vec![0_u32; count];
     for &(a, b) in pairs {
         degrees[a as usize] += 1;
         degrees[b as usize] += 1;
     }
-    let mut starts = Vec::with_capacity(sizes.len() + 1);
+    let mut starts = Vec::with_capacity(count + 1);
     starts.push(0);
     starts.extend(degrees.iter().scan(0, |sum, &degree| {
         *sum += degree as usize;
         Some(*sum)
     }));
     let mut next = starts.clone();
-    let mut list = vec![0_u32; starts[sizes.len()]];
+    let mut list = vec![0_u32; starts[count]];
     for &(a, b) in pairs {
         for (from, to) in [(a, b), (b, a)] {
             list[next[from as usize]] = to;
             next[from as usize] += 1;
         }
     }
-    Relation {
-        sizes,
-        alignments: Vec::new(),
-        degrees,
-        neighbours: Neighbours::Rows { starts, list },
-    }
+    (degrees, Neighbours::Rows { starts, list })
 }
 
-fn from_intervals(sizes: Vec<u64>, intervals: &[Interval]) -> Relation {
-    let tree = BirthTree::new(&sizes, intervals);
+/// Degrees and neighbours of intervals, stored or enumerable.
+fn from_intervals(sizes: &[u64], intervals: &[Interval]) -> (Vec<u32>, Neighbours) {
+    let tree = BirthTree::new(sizes, intervals);
     let degrees = tree.degrees(sizes.len());
     let pairs: usize = degrees.iter().map(|&d| d as usize).sum::<usize>() / 2;
     if pairs > limits::STORED_PAIRS_MAX {
-        return Relation {
-            sizes,
-            alignments: Vec::new(),
-            degrees,
-            neighbours: Neighbours::Tree(tree),
-        };
+        return (degrees, Neighbours::Tree(tree));
     }
     let mut starts = Vec::with_capacity(sizes.len() + 1);
     let mut list = Vec::with_capacity(pairs * 2);
@@ -119,12 +154,7 @@ fn from_intervals(sizes: Vec<u64>, intervals: &[Interval]) -> Relation {
         }
         starts.push(list.len());
     }
-    Relation {
-        sizes,
-        alignments: Vec::new(),
-        degrees,
-        neighbours: Neighbours::Rows { starts, list },
-    }
+    (degrees, Neighbours::Rows { starts, list })
 }
 
 /// Pairs that conflict under clocks. Buffers are taken by the sum of their lower clock, which is
@@ -272,6 +302,8 @@ mod tests {
                 .collect();
             assert_eq!(found, expected, "neighbours of {a}");
             assert_eq!(relation.degrees[a] as usize, expected.len());
+            let bytes: u64 = expected.iter().map(|&b| problem.buffers[b].size).sum();
+            assert_eq!(relation.conflict_bytes[a], bytes, "conflict bytes of {a}");
         }
     }
 
