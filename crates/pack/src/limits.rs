@@ -24,7 +24,7 @@ const _: () = const {
 };
 
 /// Conflict pairs of intervals that are stored as lists; beyond, they are enumerated afresh.
-pub const STORED_PAIRS_MAX: usize = 1 << 24;
+pub const STORED_PAIRS_MAX: usize = 1 << 22;
 
 /// Steps after which the portfolio ends, if it has a packing; the budget's steps come on top.
 pub const PORTFOLIO_STEPS: u64 = 200_000_000;

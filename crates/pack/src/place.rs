@@ -120,7 +120,7 @@ impl Placer {
 /// Buffers from which on the shelf is kept, and the share of all buffers (one in this many) that
 /// a buffer must conflict with for the walk to be cheaper than collecting and sorting.
 const SHELF_BUFFERS_MIN: usize = 1000;
-const SHELF_SHARE: usize = 10;
+const SHELF_SHARE: usize = 40;
 
 /// The offset that `fit` chooses for `buffer` between `spans`, which come lowest first.
 fn gap(
