@@ -2,30 +2,9 @@
 
 use super::*;
 use crate::half::f16_to_f32;
+use crate::naive::kv::element;
 use crate::naive::layout::to_tile_major;
 use crate::testing::Random;
-
-/// The element (position, dimension) of keys and of values, by the definition of the layouts.
-fn read(shape: &KvShape, keys: &[u8], values: &[u8], slot: usize, p: usize, d: usize) -> [f32; 2] {
-    let f32_at = |b: &[u8], i: usize| f32::from_le_bytes(b[4 * i..][..4].try_into().unwrap());
-    let f16_at =
-        |b: &[u8], i: usize| f16_to_f32(u16::from_le_bytes(b[2 * i..][..2].try_into().unwrap()));
-    let p = p % shape.capacity;
-    let group = &keys[(slot * shape.capacity / 16 + p / 16) * shape.key_group_bytes()..];
-    let row = &values[(slot * shape.capacity + p) * shape.value_row_bytes()..];
-    match shape.kind {
-        KvType::F32 => [f32_at(group, d * 16 + p % 16), f32_at(row, d)],
-        KvType::F16 => [f16_at(group, d * 16 + p % 16), f16_at(row, d)],
-        KvType::Q8_0 => {
-            let q = &group[shape.head_dim / 32 * 32..];
-            let block = &row[d / 32 * 34..];
-            [
-                f16_at(group, d / 32 * 16 + p % 16) * f32::from(q[d * 16 + p % 16] as i8),
-                f16_at(block, 0) * f32::from(block[2 + d % 32] as i8),
-            ]
-        }
-    }
-}
 
 /// What an element of a block becomes.
 fn stored(kind: KvType, block: &[f32], i: usize) -> f32 {
@@ -77,7 +56,8 @@ fn elements_land_where_the_layout_says() {
                         let want = [&k, &v].map(|x| stored(kind, &x[at..][..32], d % 32));
                         let keys = &keys[head * shape.key_head_bytes()..];
                         let values = &values[head * shape.value_head_bytes()..];
-                        let got = read(&shape, keys, values, slot as usize, position as usize, d);
+                        let got =
+                            element(&shape, keys, values, slot as usize, position as usize, d);
                         assert_eq!(got, want, "{kind:?} token {t} head {head} dimension {d}");
                     }
                 }

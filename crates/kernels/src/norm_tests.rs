@@ -55,6 +55,8 @@ fn rms_norm_matches_the_oracle_in_any_shards() {
         let want = case.norm(Isa::Scalar);
         let exact = naive::rms_norm(&case.rows, &case.weight, EPSILON);
         assert_close(&want, &to_tile_major(&exact, case.tokens), 1e-6, 1e-9, "rms norm");
+        let exact = crate::naive::exact::rms_norm(&case.rows, &case.weight, EPSILON);
+        assert_same_bits(&want, &to_tile_major(&exact, case.tokens), "exact oracle");
         for isa in Isa::available() {
             assert_same_bits(&case.norm(isa), &want, isa.name());
             let mut parts = vec![f32::NAN; want.len()];

@@ -1,15 +1,14 @@
 //! What the unit tests share: a seeded generator, values with edges, and comparison of bits.
 
-/// SplitMix64: small, and good enough to shake a kernel.
+use crate::random::SplitMix64;
+
+/// Values with edges, from the crate's generator.
 pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0 = SplitMix64::new(self.0).bits();
+        self.0
     }
 
     /// Uniform in `0..bound`.

@@ -3,7 +3,9 @@
 use super::*;
 use crate::half::f32_to_f16;
 use crate::kv::{KvType, kv_append_keys, kv_append_values};
+use crate::naive::exact::attend as naive_exact;
 use crate::naive::float::attend as naive_attend;
+use crate::naive::kv::element as naive_element;
 use crate::naive::layout::to_tile_major;
 use crate::testing::{Random, assert_close, assert_same_bits};
 
@@ -83,6 +85,29 @@ impl Case {
                     &rows(&self.v[slot]),
                     self.shape.scale.into(),
                     self.shape.soft_cap.map(f64::from),
+                ));
+            }
+        }
+        out
+    }
+
+    /// The exact oracle on plain rows.
+    fn exact(&self, tokens: Tokens<'_>, q: &[f32]) -> Vec<f32> {
+        let (kv, head_dim) = (&self.shape.kv, self.shape.kv.head_dim);
+        let mut out = Vec::new();
+        for token in 0..tokens.len() {
+            for head in 0..self.shape.heads {
+                let kv_head = head / self.shape.group();
+                let keys = &self.keys[kv_head * kv.key_head_bytes()..][..kv.key_head_bytes()];
+                let values =
+                    &self.values[kv_head * kv.value_head_bytes()..][..kv.value_head_bytes()];
+                let slot = tokens.slot(token);
+                out.extend(naive_exact(
+                    &q[(token * self.shape.heads + head) * head_dim..][..head_dim],
+                    tokens.visible(token),
+                    |p, d| naive_element(kv, keys, values, slot, p, d),
+                    self.shape.scale,
+                    self.shape.soft_cap,
                 ));
             }
         }
@@ -181,6 +206,10 @@ fn prefill_matches_the_oracle_and_every_instruction_set() {
                 let exact = to_tile_major(&case.oracle(tokens, &rows), 31);
                 let bound = if kind == KvType::Q8_0 { 3e-2 } else { 3e-6 };
                 assert_close(&want, &exact, bound, bound, "oracle");
+                if head_dim <= 64 {
+                    let exact = to_tile_major(&case.exact(tokens, &rows), 31);
+                    assert_same_bits(&want, &exact, "exact oracle");
+                }
                 for isa in Isa::available() {
                     let cuts = [heads / 3, heads / 2];
                     assert_same_bits(&case.prefill(isa, tokens, &q, &cuts), &want, isa.name());

@@ -4,7 +4,9 @@
 //! on purpose. Only tests call it.
 
 pub mod dequantise;
+pub mod exact;
 pub mod float;
+pub mod kv;
 pub mod layout;
 pub mod matmul;
 pub mod sample;
