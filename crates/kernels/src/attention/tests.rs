@@ -206,7 +206,7 @@ fn prefill_matches_the_oracle_and_every_instruction_set() {
                 let exact = to_tile_major(&case.oracle(tokens, &rows), 31);
                 let bound = if kind == KvType::Q8_0 { 3e-2 } else { 3e-6 };
                 assert_close(&want, &exact, bound, bound, "oracle");
-                if head_dim <= 64 {
+                if head_dim <= 64 && matches!(visibility, Visibility::Window(270)) {
                     let exact = to_tile_major(&case.exact(tokens, &rows), 31);
                     assert_same_bits(&want, &exact, "exact oracle");
                 }
