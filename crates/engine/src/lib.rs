@@ -13,6 +13,7 @@ pub mod model;
 pub mod model_file;
 pub mod planning;
 pub mod runner;
+pub mod session;
 pub mod vocabulary;
 
 pub use error::{Class, EngineError};

@@ -179,11 +179,11 @@ fn check_structure(
     if value_dim != u64::from(head_dim) {
         return bad("attention.value_length", value_dim, "the key length");
     }
-    if !hidden.is_multiple_of(32) {
-        return bad("embedding_length", hidden, "a multiple of 32");
+    if !hidden.is_multiple_of(16) {
+        return bad("embedding_length", hidden, "a multiple of 16");
     }
-    if !feed_forward.is_multiple_of(32) {
-        return bad("feed_forward_length", feed_forward, "a multiple of 32");
+    if !feed_forward.is_multiple_of(16) {
+        return bad("feed_forward_length", feed_forward, "a multiple of 16");
     }
     Ok(())
 }
@@ -235,8 +235,15 @@ fn rope(
             } as u32;
             let beta_fast = positive(file, &key("scaling.yarn_beta_fast"))?.unwrap_or(32.0);
             let beta_slow = positive(file, &key("scaling.yarn_beta_slow"))?.unwrap_or(1.0);
-            let attention = positive(file, &key("scaling.attn_factor"))?.unwrap_or(1.0);
-            let magnitude = attention * (1.0 + 0.1 * libm_ln(factor));
+            // A model that states the factor on cosines and sines means it; the formula is the
+            // usual choice for those that do not.
+            let magnitude = match positive(file, &key("scaling.yarn_attn_factor"))? {
+                Some(magnitude) => magnitude,
+                None => {
+                    let attention = positive(file, &key("scaling.attn_factor"))?.unwrap_or(1.0);
+                    attention * (1.0 + 0.1 * libm_ln(factor))
+                }
+            };
             (RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow }, magnitude)
         }
         (other, _) => {
