@@ -182,8 +182,7 @@ fn rendered(
     message: &str,
 ) -> Result<String, EngineError> {
     let file = |error: dctms_text::TemplateError| EngineError::new(Class::File, error);
-    let messages =
-        [Message { role: "user", content: Content::Text(message), fields: Vec::new() }];
+    let messages = [Message { role: "user", content: Content::Text(message), fields: Vec::new() }];
     let conversation = Conversation {
         messages: &messages,
         generation_prompt: GenerationPrompt::Added,

@@ -10,8 +10,8 @@
 mod common;
 
 use common::{Expected, Fixture, Setup, best_token, prefill_all, real, tiny};
-use dctms_engine::runner::{Runner, Step};
 use dctms_engine::Model;
+use dctms_engine::runner::{Runner, Step};
 use dctms_ir::Dtype;
 use dctms_planner::Activations;
 
@@ -126,10 +126,7 @@ fn check(what: &str, difference: &Difference, nmse_max: f64) {
     let nmse = difference.nmse();
     assert!(nmse <= nmse_max, "{what}: nmse {nmse:.4e}, at most {nmse_max:.4e}");
     let (margin, noise) = (difference.margin, difference.noise());
-    assert!(
-        margin <= noise,
-        "{what}: a greedy token differs at margin {margin}, noise is {noise}"
-    );
+    assert!(margin <= noise, "{what}: a greedy token differs at margin {margin}, noise is {noise}");
 }
 
 fn setup(activations: Activations, kv: Dtype) -> Setup {

@@ -1,0 +1,208 @@
+//! One answer: the logits of a token have the same bits however they were computed.
+//!
+//! A sequence is long enough to pass a boundary of attention's segments (256 positions) and, where
+//! the model has sliding windows, to wrap their rings several times. It runs in many ways: in
+//! chunks of other sizes, on other numbers of lanes, on other instruction sets, from prefill or
+//! decode, alone or beside others, in a second session. Every row of logits must be the same.
+
+mod common;
+
+use common::{Fixture, Setup, prefill_all, real, tiny};
+use dctms_engine::Model;
+use dctms_engine::runner::{Runner, Step};
+use dctms_ir::Dtype;
+use dctms_kernels::isa::Isa;
+use dctms_planner::Activations;
+use sha2::{Digest, Sha256};
+
+/// Digest of the logits of one token.
+type Row = [u8; 32];
+
+/// Tokens of the sequence, and how many of them are prompt.
+const TOKENS: usize = 310;
+const PROMPT: usize = 290;
+
+fn row_digest(runner: &Runner, row: usize) -> Row {
+    let mut hash = Sha256::new();
+    runner.hash_logits(row, &mut hash);
+    hash.finalize().into()
+}
+
+/// Seeded token ids: the generator is SplitMix64.
+fn token_ids(seed: u64, count: usize, vocabulary: u64) -> Vec<u32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    (0..count).map(|_| (next() % vocabulary) as u32).collect()
+}
+
+/// The first `prompt` tokens by prefill, the others by decode.
+fn alone(model: &Model, setup: &Setup, tokens: &[u32], prompt: usize) -> Vec<Row> {
+    let mut runner = setup.start(model);
+    let mut rows = Vec::new();
+    prefill_all(&mut runner, 0, &tokens[..prompt], &mut |_, runner, row| {
+        rows.push(row_digest(runner, row));
+    });
+    for (index, token) in tokens[prompt..].iter().enumerate() {
+        let step = Step { slot: 0, token: *token, position: (prompt + index) as u32 };
+        runner.decode(&[step]).expect("within bounds");
+        rows.push(row_digest(&runner, 0));
+    }
+    rows
+}
+
+/// As [`alone`], with three other sequences that were prefilled before and after and that decode
+/// in the same steps, in changing order and number.
+fn beside(model: &Model, setup: &Setup, tokens: &[u32], prompt: usize) -> Vec<Row> {
+    const SLOT: u32 = 2;
+    let setup = Setup { sequences: 4, rows: setup.rows.max(4), ..setup.clone() };
+    let mut runner = setup.start(model);
+    let vocabulary = model.config.vocabulary;
+    let company: Vec<(u32, usize, Vec<u32>)> = [(0, 5), (3, 70), (1, 255)]
+        .map(|(slot, len)| (slot, len, token_ids(u64::from(slot) + 7, TOKENS, vocabulary)))
+        .to_vec();
+    let mut rows = Vec::new();
+    for (index, (slot, len, other)) in company.iter().enumerate() {
+        prefill_all(&mut runner, *slot, &other[..*len], &mut |_, _, _| ());
+        if index == 0 {
+            prefill_all(&mut runner, SLOT, &tokens[..prompt], &mut |_, runner, row| {
+                rows.push(row_digest(runner, row));
+            });
+        }
+    }
+    for (index, token) in tokens[prompt..].iter().enumerate() {
+        let position = |start: usize| (start + index) as u32;
+        let mut steps = vec![Step { slot: SLOT, token: *token, position: position(prompt) }];
+        // The others leave one by one.
+        for (slot, len, other) in company.iter().skip(index / 6) {
+            let token = other[len + index];
+            steps.push(Step { slot: *slot, token, position: position(*len) });
+        }
+        let row = index % steps.len();
+        steps.swap(0, row);
+        runner.decode(&steps).expect("within bounds");
+        rows.push(row_digest(&runner, row));
+    }
+    rows
+}
+
+/// How a run differs from the first one.
+struct Variant {
+    name: String,
+    setup: Setup,
+    prompt: usize,
+}
+
+/// One variant for each thing that must not matter, and some that mix them.
+fn variants(base: &Setup) -> Vec<Variant> {
+    let variant = |name: &str, setup: Setup, prompt: usize| {
+        let rows = setup.chunk;
+        Variant { name: name.to_string(), setup: Setup { rows, ..setup }, prompt }
+    };
+    let of = |chunk: u64, lanes: u32| Setup { chunk, lanes, ..base.clone() };
+    let mut variants = vec![
+        variant("a second session", base.clone(), PROMPT),
+        variant("chunk 1", of(1, 2), PROMPT),
+        variant("chunk 7 on three lanes", of(7, 3), PROMPT),
+        variant("chunk 256 on one lane", of(256, 1), PROMPT),
+        variant("decoded from the third token on", of(32, 2), 2),
+        variant("prefilled to the end", of(32, 3), TOKENS),
+    ];
+    for isa in Isa::available().filter(|isa| *isa != base.isa) {
+        variants.push(variant(isa.name(), Setup { isa, ..of(32, 2) }, PROMPT));
+    }
+    variants
+}
+
+fn check(model: &Model, base: &Setup) {
+    let tokens = token_ids(1, TOKENS, model.config.vocabulary);
+    let expected = alone(model, base, &tokens, PROMPT);
+    assert_eq!(expected.len(), TOKENS);
+    let distinct: std::collections::BTreeSet<&Row> = expected.iter().collect();
+    assert!(distinct.len() > TOKENS - 3, "the rows differ from each other");
+    for Variant { name, setup, prompt } in variants(base) {
+        let rows = alone(model, &setup, &tokens, prompt);
+        assert_same(&expected, &rows, &name, base);
+    }
+    for lanes in [1, 3] {
+        let setup = Setup { lanes, chunk: 7, rows: 7, ..base.clone() };
+        let rows = beside(model, &setup, &tokens, PROMPT);
+        assert_same(&expected, &rows, "beside three others", base);
+    }
+}
+
+fn assert_same(expected: &[Row], rows: &[Row], variant: &str, base: &Setup) {
+    assert_eq!(expected.len(), rows.len(), "{variant}");
+    let differs = expected.iter().zip(rows).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{variant}: first token whose logits differ (base {base:?})");
+}
+
+fn base(kv: Dtype) -> Setup {
+    Setup { chunk: 32, rows: 32, kv, activations: Activations::Quantised, ..Setup::new(TOKENS) }
+}
+
+fn check_tiny(file: &str) {
+    let model = tiny(file);
+    for kv in [Dtype::F32, Dtype::F16, Dtype::Q8_0] {
+        if kv == Dtype::Q8_0 && !model.config.head_dim.is_multiple_of(32) {
+            eprintln!("{file}: heads of {} have no q8_0 cache", model.config.head_dim);
+            continue;
+        }
+        check(&model, &base(kv));
+    }
+}
+
+macro_rules! tiny_models {
+    ($($test:ident: $file:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                check_tiny($file);
+            }
+        )*
+    };
+}
+
+tiny_models! {
+    llama_of_legacy_types: "llama-legacy-mixed.gguf",
+    qwen2_with_biases: "qwen2-f16.gguf",
+    qwen3_of_k_quants: "qwen3-k-quants-mixed.gguf",
+    gemma3_with_windows: "gemma3-f16.gguf",
+}
+
+/// Float activations have the same property; the parity tests measure on them.
+#[test]
+fn k_quants_with_float_activations() {
+    let setup = Setup { activations: Activations::Float, ..base(Dtype::F16) };
+    check(&tiny("qwen3-k-quants-mixed.gguf"), &setup);
+}
+
+/// A real model, shortly: the scalar code would take minutes.
+#[test]
+fn smollm2() {
+    let Some(model) = real("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let fixture = Fixture::read("smollm2");
+    let tokens = fixture.sequences()[1].tokens();
+    let (tokens, prompt) = (&tokens[..32], 23);
+    let setup = |chunk: u64, lanes: u32| Setup {
+        chunk,
+        rows: chunk,
+        lanes,
+        kv: Dtype::F16,
+        ..Setup::new(64)
+    };
+    let expected = alone(&model, &setup(32, 2), tokens, prompt);
+    for (chunk, lanes) in [(1, 3), (7, 1)] {
+        let rows = alone(&model, &setup(chunk, lanes), tokens, prompt);
+        assert_same(&expected, &rows, &format!("chunk {chunk}, {lanes} lanes"), &setup(32, 2));
+    }
+    if let Some(isa) = Isa::from_name("avx2") {
+        let rows = alone(&model, &Setup { isa, ..setup(32, 2) }, tokens, prompt);
+        assert_same(&expected, &rows, "avx2", &setup(32, 2));
+    }
+}
