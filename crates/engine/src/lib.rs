@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod evaluate;
 pub mod generation;
 pub mod loading;
 pub mod model;

@@ -51,6 +51,8 @@ pub struct RuntimeModel {
     pub heap_per_sequence_bytes: u64,
     /// Heap for each token of a sequence's context, bytes.
     pub heap_per_context_token_bytes: u64,
+    /// Heap of the compile stage beside what every run of the model takes there, bytes.
+    pub compile_extra_bytes: u64,
     /// Stacks of all threads, bytes.
     pub stacks_bytes: u64,
     /// Program image, bytes.
@@ -183,7 +185,7 @@ pub fn plan_unverified(
         },
         heap_per_task_bytes: runtime.heap_per_task_bytes,
         heap_per_event_bytes: runtime.heap_per_event_bytes,
-        compile_heap_bytes: compile_heap_bytes(model),
+        compile_heap_bytes: compile_heap_bytes(model) + runtime.compile_extra_bytes,
         not_covered: runtime.not_covered.clone(),
     };
     Ok(dctms_planner::plan(&program, &options)?)

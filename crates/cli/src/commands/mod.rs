@@ -1,5 +1,6 @@
 //! The commands by name.
 
+pub mod eval;
 pub mod run;
 pub mod stream;
 
@@ -24,6 +25,7 @@ pub fn dispatch() -> Result<(), Failure> {
     };
     match command.as_str() {
         "run" => run::run(&mut parser),
+        "eval" => eval::run(&mut parser),
         "help" => help(),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
         other => Err(UsageError(format!("unknown command {other}")).into()),
@@ -51,6 +53,7 @@ const HELP: &str = "\
 dctms: language models inside a memory envelope that is proven before they run
 
   dctms run   [MODEL] -p TEXT     generate text (chat template, greedy)
+  dctms eval  [MODEL] --perplexity FILE   perplexity of a text, as llama-perplexity's
   dctms help                      this text
 
 Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
