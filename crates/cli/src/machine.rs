@@ -145,6 +145,7 @@ fn runtime(lanes: u32) -> Result<RuntimeModel, EngineError> {
         heap_per_sequence_bytes: process::HEAP_PER_SEQUENCE_BYTES,
         heap_per_context_token_bytes: process::HEAP_PER_CONTEXT_TOKEN_BYTES,
         compile_extra_bytes: 0,
+        replan_heap_bytes: 0,
         stacks_bytes: footprint.stacks_bytes,
         image_bytes: footprint.image_bytes + footprint.c_library_bytes,
         io_bytes: 0,

@@ -11,6 +11,7 @@ use dctms_system::arena::ArenaPages;
 use dctms_system::heap::Region;
 use dctms_system::lanes::{LanesConfig, Pinning};
 use dctms_system::processors::processors;
+use dctms_system::seal::Seal;
 
 use crate::HEAP;
 
@@ -63,6 +64,8 @@ pub struct Prepared {
     pub envelope: Envelope,
     /// Why memory could not be locked, if it could not.
     pub unlocked: Option<String>,
+    /// The kernel refuses every further byte of address space until this is lifted.
+    pub seal: Seal,
 }
 
 /// Opens the compile stage: allocations of this thread go to its region until
@@ -106,26 +109,51 @@ impl CompileStage {
     }
 }
 
-/// Plans, verifies, and starts what runs: the last act of the compile stage. Refuses before any
-/// weight is read when the plan does not fit.
+/// Whether the run heap's limit is still to be set: once in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeapLimit {
+    /// By this plan.
+    Set,
+    /// By the plan before, which left room.
+    Kept,
+}
+
+/// Plans and verifies; refuses before any weight is read when the plan does not fit.
 ///
 /// # Errors
 /// Any defect of the model; class `DoesNotFit` with the shortfall.
-pub fn start(
-    stage: &CompileStage,
+pub fn certify(
     model: &Model,
     settings: &PlanSettings,
     bounds: &Bounds,
-) -> Result<Started, EngineError> {
+) -> Result<Planned, EngineError> {
     model.checkpoint.require_complete()?;
-    let isa = Isa::from_name(&settings.machine.isa).ok_or_else(|| {
-        EngineError::new(Class::System, format!("this processor has no {}", settings.machine.isa))
-    })?;
-    let Planned { plan, certificate } = plan(model, settings, bounds)?;
-    if !plan.envelope.fits() {
-        return Err(does_not_fit(&plan.envelope));
+    let planned = plan(model, settings, bounds)?;
+    match planned.plan.envelope.fits() {
+        true => Ok(planned),
+        false => Err(does_not_fit(&planned.plan.envelope)),
     }
-    HEAP.set_run_limit(plan.envelope.runtime.heap as usize)?;
+}
+
+/// Starts what runs: the last act of the compile stage.
+///
+/// # Errors
+/// A processor without the plan's instruction set, or an operating system without room.
+pub fn launch(
+    stage: &CompileStage,
+    model: &Model,
+    settings: &PlanSettings,
+    planned: &Planned,
+    limit: HeapLimit,
+) -> Result<Started, EngineError> {
+    let Planned { plan, certificate } = planned;
+    let isa = Isa::from_name(&plan.machine.isa).ok_or_else(|| {
+        EngineError::new(Class::System, format!("this processor has no {}", plan.machine.isa))
+    })?;
+    if limit == HeapLimit::Set {
+        let reserve = settings.runtime.replan_heap_bytes;
+        HEAP.set_run_limit((plan.envelope.runtime.heap - reserve) as usize)?;
+    }
     let lanes = plan.machine.lanes as usize;
     let options = SessionOptions {
         isa,
@@ -140,7 +168,7 @@ pub fn start(
     };
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let facts = (model.config.vocabulary, window);
-    let certified = CertifiedPlan::new(&plan, &certificate)?;
+    let certified = CertifiedPlan::new(plan, certificate)?;
     stage.lasting(|| {
         Ok(Started {
             runner: Runner::start(certified, &options, facts)?,
@@ -162,6 +190,11 @@ pub struct Started {
 }
 
 impl Started {
+    /// The runner, to take caches over before anything is loaded.
+    pub fn runner_mut(&mut self) -> &mut Runner {
+        &mut self.runner
+    }
+
     /// Bytes of packed weights that loading will write.
     #[must_use]
     pub fn weights_bytes(&self) -> u64 {
@@ -192,9 +225,8 @@ pub fn load(
     }
     drop(files);
     dctms_system::footprint::check_footprint(threads)?;
-    // From here on the kernel refuses every further byte of address space; nothing lifts it.
-    let _sealed = dctms_system::seal::seal()?;
-    Ok(Prepared { runner, vocabulary, envelope, unlocked })
+    let seal = dctms_system::seal::seal()?;
+    Ok(Prepared { runner, vocabulary, envelope, unlocked, seal })
 }
 
 /// The refusal of a plan that does not fit.

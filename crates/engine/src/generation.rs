@@ -140,6 +140,11 @@ impl Sequence {
         Ok(())
     }
 
+    /// Makes room for a context of `context_max` tokens in all.
+    pub fn grow(&mut self, context_max: usize) {
+        self.context.reserve_exact(context_max.saturating_sub(self.context.len()));
+    }
+
     /// Forgets everything: the next turn starts at position 0.
     pub fn clear(&mut self) {
         self.context.clear();

@@ -53,6 +53,8 @@ pub struct RuntimeModel {
     pub heap_per_context_token_bytes: u64,
     /// Heap of the compile stage beside what every run of the model takes there, bytes.
     pub compile_extra_bytes: u64,
+    /// Heap kept free for making a new plan while the arena is resident, bytes.
+    pub replan_heap_bytes: u64,
     /// Stacks of all threads, bytes.
     pub stacks_bytes: u64,
     /// Program image, bytes.
@@ -197,7 +199,8 @@ fn run_heap_bytes(runtime: &RuntimeModel, bounds: &Bounds) -> u64 {
     let sequence = context
         .saturating_mul(runtime.heap_per_context_token_bytes)
         .saturating_add(runtime.heap_per_sequence_bytes);
-    runtime.heap_fixed_bytes.saturating_add(sequence.saturating_mul(bounds.sequences))
+    let sequences = sequence.saturating_mul(bounds.sequences);
+    runtime.heap_fixed_bytes.saturating_add(sequences).saturating_add(runtime.replan_heap_bytes)
 }
 
 /// Heap that reading, planning and verifying a model may take: the vocabulary's bytes and tables

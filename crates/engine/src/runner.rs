@@ -5,7 +5,9 @@
 //! [`Runner::load`] on, nothing here allocates.
 
 use dctms_exec::sample::SamplerRecord;
-use dctms_exec::{CertifiedPlan, ConstantBytes, HostTensor, LoadHost, Session, SessionOptions};
+use dctms_exec::{
+    CertifiedPlan, ConstantBytes, HostTensor, LoadHost, RetiredSession, Session, SessionOptions,
+};
 use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::limits::SEGMENT;
 use dctms_ir::plan::Bounds;
@@ -125,6 +127,20 @@ impl Runner {
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// Ends it; its caches stay for a runner of a larger plan.
+    ///
+    /// # Errors
+    /// An operating system that does not take pages back.
+    pub fn retire(self) -> Result<RetiredSession, EngineError> {
+        Ok(self.session.retire()?)
+    }
+
+    /// Takes over the first `positions` of every cache.
+    #[must_use]
+    pub fn take_over(&mut self, old: &RetiredSession, positions: usize) -> bool {
+        self.session.take_over(old, positions)
     }
 
     /// The bounds of the plan.

@@ -14,10 +14,12 @@ pub mod error;
 mod link;
 pub mod load;
 mod memory;
+mod retired;
 mod run;
 pub mod sample;
 pub mod session;
 
 pub use error::ExecError;
 pub use load::LoadHost;
+pub use retired::RetiredSession;
 pub use session::{CertifiedPlan, ConstantBytes, HostTensor, Session, SessionOptions};

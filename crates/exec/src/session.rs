@@ -19,6 +19,7 @@ use crate::error::ExecError;
 use crate::link::{PhaseCode, link};
 use crate::load::LoadHost;
 use crate::memory::{Memory, Place};
+use crate::retired::{RetiredSession, StatePlace, copy_states, states};
 use crate::run::{Context, execute};
 
 /// A plan whose certificate was checked: the only thing that a session starts from.
@@ -91,6 +92,7 @@ pub struct Session {
     dims: Vec<u64>,
     last: Option<PhaseId>,
     host_places: Vec<HostPlace>,
+    states: Vec<StatePlace>,
 }
 
 /// A tensor that lives across phases.
@@ -145,7 +147,32 @@ impl Session {
             dims: plan.program.dims.iter().map(|dim| dim.min).collect(),
             last: None,
             host_places: host_places(plan),
+            states: states(plan),
         })
+    }
+
+    /// Ends the session: the lanes stop, the commands go, the constants' pages are given back, and
+    /// the state stays for a new session to take over.
+    ///
+    /// # Errors
+    /// An operating system that does not take the pages.
+    pub fn retire(self) -> Result<RetiredSession, ExecError> {
+        let Session { arena, lanes, host_places, states, .. } = self;
+        drop(lanes);
+        for host in host_places.iter().filter(|host| host.residence == Residence::Constant) {
+            arena
+                .discard(host.place.offset, host.place.len)
+                .map_err(|error| ExecError::System { message: error.to_string() })?;
+        }
+        Ok(RetiredSession { arena, states })
+    }
+
+    /// Takes over the first `positions` of every cache. Gives back whether the caches are alike.
+    #[must_use]
+    pub fn take_over(&mut self, old: &RetiredSession, positions: usize) -> bool {
+        // SAFETY: this session is borrowed mutably and the old one has no lanes: no run is under
+        // way; the memory is this session's.
+        unsafe { copy_states(old, &self.states, self.memory, positions) }
     }
 
     /// The arena's mapping, to make it resident and lock it.

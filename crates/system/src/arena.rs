@@ -98,6 +98,24 @@ impl Arena {
         Prefault::Touched
     }
 
+    /// Gives the whole pages of a range back: their contents become zero, their memory is free.
+    ///
+    /// # Errors
+    /// `Bound` for a range that is not inside, `Call` when the kernel refuses.
+    pub fn discard(&self, offset: usize, len_bytes: usize) -> Result<(), SystemError> {
+        let page = sys::page_bytes();
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= self.len_bytes);
+        let bound =
+            SystemError::Bound { what: "end of a range", bound: self.len_bytes, value: offset };
+        let (start, end) = (offset.next_multiple_of(page), end.ok_or(bound)? / page * page);
+        if start >= end {
+            return Ok(());
+        }
+        // SAFETY: the range is inside this arena's own mapping; whoever reads it again is told
+        // that it is zero.
+        unsafe { sys::discard(self.base.add(start), end - start) }
+    }
+
     /// Keeps the arena in memory.
     ///
     /// # Errors

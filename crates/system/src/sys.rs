@@ -150,6 +150,23 @@ pub(crate) unsafe fn lock(base: *const u8, len_bytes: usize) -> Result<(), Syste
     }
 }
 
+/// Frees the pages of a range, locked or not; it reads as zero afterwards.
+///
+/// # Safety
+/// The range is whole pages of the caller's own anonymous mapping, and its contents are not
+/// needed any more.
+pub(crate) unsafe fn discard(base: *mut u8, len_bytes: usize) -> Result<(), SystemError> {
+    // SAFETY: the caller's promise; locked pages cannot be dropped, so they are unlocked first.
+    let dropped = unsafe {
+        libc::munlock(base.cast(), len_bytes);
+        libc::madvise(base.cast(), len_bytes, libc::MADV_DONTNEED)
+    };
+    match dropped {
+        0 => Ok(()),
+        _ => Err(failed("madvise", "the arena", len_bytes)),
+    }
+}
+
 /// Keeps everything that is mapped now in memory.
 pub(crate) fn lock_all_current() -> Result<(), SystemError> {
     // SAFETY: locking changes neither contents nor access.

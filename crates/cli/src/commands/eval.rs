@@ -20,7 +20,7 @@ use crate::args::{PlanArgs, UsageError, count, unknown, within};
 use crate::commands::{model_path, say};
 use crate::failure::Failure;
 use crate::machine::settings;
-use crate::process::{self, CompileStage, Prepared};
+use crate::process::{self, CompileStage, HeapLimit, Prepared};
 
 /// Tokens of a prefill step, and so rows of logits, when nothing else is asked for.
 const STEP_TOKENS: u64 = 64;
@@ -162,7 +162,9 @@ fn prepare(args: &EvalArgs) -> Result<Ready, Failure> {
         settings.runtime.heap_fixed_bytes += (tokens.len() * size_of::<u32>()) as u64;
         settings.runtime.compile_extra_bytes = compile_extra_bytes;
         let bounds = resolve_bounds(&model, &settings, None)?;
-        (process::start(&stage, &model, &settings, &bounds)?, tokens, bos)
+        let planned = process::certify(&model, &settings, &bounds)?;
+        let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
+        (started, tokens, bos)
     };
     stage.close()?;
     Ok(Ready { prepared: process::load(started, None)?, tokens, bos })

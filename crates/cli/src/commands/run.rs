@@ -12,7 +12,7 @@ mod prompts;
 use std::time::Instant;
 
 use dctms_engine::generation::{Sequence, Timing, generate};
-use dctms_engine::planning::resolve_bounds;
+use dctms_engine::planning::{PlanSettings, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::plan::Bounds;
 use dctms_system::heap::{LatchScope, OnViolation};
@@ -23,7 +23,7 @@ use dctms_text::Tokenizer;
 use crate::HEAP;
 use crate::failure::Failure;
 use crate::machine::settings;
-use crate::process::{self, CompileStage, Prepared};
+use crate::process::{self, CompileStage, HeapLimit, Prepared};
 
 use options::{Format, Input, RunArgs};
 use output::{Report, Sink};
@@ -82,9 +82,14 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
         plan_args.max_output = plan_args.max_output.or(args.limit);
         let settings = settings(&plan_args)?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        let settings = match args.replan {
+            true => replanned(settings, longest, args.limit),
+            false => settings,
+        };
         let bounds = resolve_bounds(&model, &settings, Some(longest.max(1)))?;
         check_prompt(longest, args.limit, &bounds)?;
-        let started = process::start(&stage, &model, &settings, &bounds)?;
+        let planned = process::certify(&model, &settings, &bounds)?;
+        let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
         (started, prompts)
     };
     let compile_heap_peak_bytes = stage.close()?;
@@ -92,6 +97,22 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let prepared = process::load(started, progress.listener())?;
     progress.done();
     Ok(Ready { prepared, prompts, compile_heap_peak_bytes })
+}
+
+/// Bounds that the prompt and the limit pass are raised before there is a plan, and it is said.
+fn replanned(mut settings: PlanSettings, longest: u64, limit: Option<u64>) -> PlanSettings {
+    for (what, bound, wanted) in [
+        ("input", &mut settings.max_input_tokens, Some(longest)),
+        ("output", &mut settings.max_output_tokens, limit),
+    ] {
+        if let (Some(given), Some(wanted)) = (*bound, wanted)
+            && wanted > given
+        {
+            eprintln!("dctms: max {what} raised from {given} to {wanted} tokens (--replan)");
+            *bound = Some(wanted);
+        }
+    }
+    settings
 }
 
 /// Refuses before any compute what the plan does not hold.
@@ -162,6 +183,6 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for a person to read")]
-fn mebibytes(bytes: u64) -> f64 {
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

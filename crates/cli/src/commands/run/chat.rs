@@ -4,23 +4,27 @@
 //! templates do that do not rewrite old turns), only the rest is encoded and run; else the
 //! conversation is run again from its beginning, and standard error says so.
 
+use std::io::{BufRead, Read};
+
 use dctms_engine::generation::{Control, Finish, GenerationOptions, Sequence, Timing, generate};
-use dctms_engine::planning::resolve_bounds;
+use dctms_engine::planning::{PlanSettings, compile_heap_bytes, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model, Runner};
+use dctms_ir::plan::Bounds;
 use dctms_system::heap::{LatchScope, OnViolation};
 use dctms_system::interrupt::{stop_requested, take_stop_request};
 use dctms_system::output::Stream;
 use dctms_text::{
     ChatTemplate, Content, Conversation, EncodeOptions, Ends, GenerationPrompt, Message, Scratch,
-    SpecialText, Tokenizer,
+    SpecialText, Tokenizer, VocabularyKind,
 };
 
+use super::mebibytes;
 use super::options::RunArgs;
 use super::progress::Progress;
 use crate::HEAP;
 use crate::failure::Failure;
 use crate::machine::settings;
-use crate::process::{self, CompileStage, Prepared};
+use crate::process::{self, CompileStage, HeapLimit, Prepared, Started};
 
 /// Bytes of a conversation's text for each token of its context: what longer text cannot hold.
 const TEXT_BYTES_PER_TOKEN: usize = 16;
@@ -40,72 +44,177 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
             let message = "the model has no tokeniser: a conversation needs one";
             return Err(EngineError::new(Class::File, message).into());
         }
-        let mut plan_args = args.plan.clone();
-        plan_args.max_output = plan_args.max_output.or(args.limit);
-        let mut settings = settings(&plan_args)?;
+        let settings = chat_settings(args, &model)?;
         let bounds = resolve_bounds(&model, &settings, None)?;
-        let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
-        let template_bytes = model.template.as_ref().map_or(1024, String::len);
-        settings.runtime.heap_fixed_bytes += chat_heap_bytes(template_bytes, context);
-        let started = process::start(&stage, &model, &settings, &bounds)?;
+        let settings = with_chat_heap(args, settings, &model, &bounds);
+        let planned = process::certify(&model, &settings, &bounds)?;
+        let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
         (started, stage.lasting(|| model.template.clone()))
     };
     stage.close()?;
-    let progress = Progress::new(started.weights_bytes());
-    let mut prepared = process::load(started, progress.listener())?;
-    progress.done();
-    drop(progress);
-    converse(args, &mut prepared, template.as_deref())
+    let mut prepared = load(started)?;
+    let mut chat = Chat::new(args, &prepared);
+    let mut input = Input::new(chat.text_bytes_max);
+    let mut line = None;
+    loop {
+        match chat.talk(&mut prepared, template.as_deref(), &mut input, line.take())? {
+            Outcome::Ended => return Ok(()),
+            Outcome::NeedsRoom { tokens, line: again } => {
+                prepared = replan(args, prepared, &mut chat, tokens)?;
+                line = Some(again);
+            }
+        }
+    }
 }
 
-/// Heap of a conversation: the template and its rendering, two texts, and encoding scratch.
-fn chat_heap_bytes(template_bytes: usize, context: usize) -> u64 {
+fn load(started: Started) -> Result<Prepared, EngineError> {
+    let progress = Progress::new(started.weights_bytes());
+    let prepared = process::load(started, progress.listener())?;
+    progress.done();
+    Ok(prepared)
+}
+
+fn chat_settings(args: &RunArgs, model: &Model) -> Result<PlanSettings, EngineError> {
+    let mut plan_args = args.plan.clone();
+    plan_args.max_output = plan_args.max_output.or(args.limit);
+    let mut settings = settings(&plan_args)?;
+    if args.replan {
+        // A new plan is made while the arena is resident: its heap is room of its own.
+        settings.runtime.replan_heap_bytes = compile_heap_bytes(model);
+    }
+    Ok(settings)
+}
+
+/// Adds the heap of a conversation: the template and its rendering, two texts, and encoding
+/// scratch; for the longest context that a new plan may have, when there may be one.
+fn with_chat_heap(
+    args: &RunArgs,
+    mut settings: PlanSettings,
+    model: &Model,
+    bounds: &Bounds,
+) -> PlanSettings {
+    let context = match args.replan {
+        true => model.config.context,
+        false => bounds.max_input_tokens + bounds.max_output_tokens,
+    } as usize;
+    let template_bytes = model.template.as_ref().map_or(1024, String::len);
     let text = context * TEXT_BYTES_PER_TOKEN;
     let rendering = ChatTemplate::heap_bytes_usual(template_bytes, context / 8, text);
-    (rendering + 14 * text + (32 << 10)) as u64
+    let encoding = Scratch::heap_bytes(VocabularyKind::BytePair, text);
+    settings.runtime.heap_fixed_bytes += (rendering + 3 * text + encoding + (32 << 10)) as u64;
+    settings
 }
 
-fn converse(
+/// Makes a plan for at least `tokens` positions, carries the caches over, and says what changed.
+/// The plan is made and found to fit before anything of the old one is given up.
+fn replan(
     args: &RunArgs,
-    prepared: &mut Prepared,
-    template: Option<&str>,
-) -> Result<(), Failure> {
-    let Prepared { runner, vocabulary, .. } = prepared;
-    let (Some(vocabulary), Some(tables)) = (vocabulary, runner.tokenizer_tables()) else {
-        unreachable!("checked before planning");
-    };
-    let tokenizer = Tokenizer::new(&vocabulary.layout, tables.bytes());
-    let template = ChatTemplate::new(template, &tokenizer)
-        .map_err(|error| EngineError::new(Class::File, error))?;
-    let bounds = runner.bounds().clone();
-    let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
-    let text_bytes_max = context * TEXT_BYTES_PER_TOKEN;
-    let mut chat = Chat {
-        args,
-        options: args.generation_options(),
-        turns: Vec::new(),
-        before: String::new(),
-        scratch: Scratch::with_text_bytes_max(vocabulary.layout.facts().kind, text_bytes_max),
-        sequence: [Sequence::new(0, context)],
-        limit: bounds.max_output_tokens as usize,
-        text_bytes_max,
-    };
-    let is_terminal = Stream::Input.is_terminal();
-    let mut lines = std::io::stdin().lines();
-    loop {
-        if is_terminal {
-            let _ = Stream::Error.write_all(b"> ");
+    prepared: Prepared,
+    chat: &mut Chat<'_>,
+    tokens: u64,
+) -> Result<Prepared, Failure> {
+    let Prepared { runner, vocabulary, envelope, seal, .. } = prepared;
+    let before = runner.bounds().clone();
+    seal.lift()?;
+    let stage = CompileStage::open()?;
+    let positions = chat.sequence[0].context().1;
+    let (started, old) = {
+        let model = Model::open(&args.model_path()?)?;
+        stage.limit_for(&model)?;
+        let mut settings = chat_settings(args, &model)?;
+        let output = before.max_output_tokens;
+        let most = model.config.context.saturating_sub(output);
+        let wanted = tokens.saturating_sub(output).max(before.max_input_tokens * 2).min(most);
+        settings.max_input_tokens = Some(wanted);
+        settings.max_output_tokens = Some(output);
+        let bounds = resolve_bounds(&model, &settings, None)?;
+        if bounds.max_input_tokens + output < tokens {
+            return Err(EngineError::new(
+                Class::OverBound,
+                format!(
+                    "{tokens} positions are needed, the model was trained for {}",
+                    model.config.context
+                ),
+            )
+            .into());
         }
-        let Some(line) = lines.next() else { return Ok(()) };
-        let line = line.map_err(|error| EngineError::new(Class::System, error))?;
-        if line.trim().is_empty() {
-            continue;
+        let settings = with_chat_heap(args, settings, &model, &bounds);
+        let planned = process::certify(&model, &settings, &bounds)?;
+        drop(vocabulary);
+        let old = runner.retire()?;
+        let mut started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Kept)?;
+        if !started.runner_mut().take_over(&old, positions) {
+            let message = "the new plan's caches are not like the old one's";
+            return Err(EngineError::new(Class::System, message).into());
         }
-        match chat.turn(runner, &tokenizer, &template, &line) {
-            Ok(Control::Continue) => {}
-            Ok(Control::Stop) => return Ok(()),
-            Err(error) if error.class == Class::OverBound => eprintln!("dctms: {error}"),
-            Err(error) => return Err(error.into()),
+        eprintln!(
+            "dctms: new plan: {} + {} → {} + {output} tokens, M_max {:.1} → {:.1} MiB; \
+             {positions} positions carried over",
+            before.max_input_tokens,
+            before.max_output_tokens,
+            bounds.max_input_tokens,
+            mebibytes(envelope.total),
+            mebibytes(planned.plan.envelope.total),
+        );
+        (started, old)
+    };
+    drop(old);
+    stage.close()?;
+    let prepared = load(started)?;
+    chat.grow(&prepared);
+    Ok(prepared)
+}
+
+/// How a stretch of conversation ended.
+enum Outcome {
+    /// The input ended, or nobody listens.
+    Ended,
+    /// A turn needs so many positions in all, and a new plan was allowed.
+    NeedsRoom {
+        /// Positions.
+        tokens: u64,
+        /// The turn, to be taken again.
+        line: String,
+    },
+}
+
+/// Lines of standard input, each within a bound.
+struct Input {
+    line: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Input {
+    fn new(bytes_max: usize) -> Input {
+        Input { line: Vec::with_capacity(bytes_max + 2), bytes_max }
+    }
+
+    /// The next line that is not blank; `None` at the end. A longer or broken one is refused.
+    fn next(&mut self) -> Result<Option<String>, EngineError> {
+        let mut input = std::io::stdin().lock();
+        loop {
+            self.line.clear();
+            let mut bounded = Read::take(&mut input, self.bytes_max as u64 + 1);
+            let count = bounded
+                .read_until(b'\n', &mut self.line)
+                .map_err(|error| EngineError::new(Class::System, error))?;
+            if count == 0 {
+                return Ok(None);
+            }
+            if count > self.bytes_max && self.line.last() != Some(&b'\n') {
+                input.skip_until(b'\n').map_err(|e| EngineError::new(Class::System, e))?;
+                return Err(EngineError::new(
+                    Class::OverBound,
+                    format!("the turn has more than {} bytes", self.bytes_max),
+                ));
+            }
+            match std::str::from_utf8(&self.line) {
+                Ok(text) if text.trim().is_empty() => {}
+                Ok(text) => return Ok(Some(text.trim_end_matches(['\n', '\r']).to_string())),
+                Err(_) => {
+                    return Err(EngineError::new(Class::OverBound, "the turn is not UTF-8"));
+                }
+            }
         }
     }
 }
@@ -124,14 +233,81 @@ struct Chat<'a> {
     text_bytes_max: usize,
 }
 
-impl Chat<'_> {
+impl<'a> Chat<'a> {
+    fn new(args: &'a RunArgs, prepared: &Prepared) -> Chat<'a> {
+        let (context, limit) = context_of(prepared);
+        let text_bytes_max = context * TEXT_BYTES_PER_TOKEN;
+        Chat {
+            args,
+            options: args.generation_options(),
+            turns: Vec::new(),
+            before: String::new(),
+            scratch: Scratch::with_text_bytes_max(kind_of(prepared), text_bytes_max),
+            sequence: [Sequence::new(0, context)],
+            limit,
+            text_bytes_max,
+        }
+    }
+
+    /// Takes the larger bounds of a new plan.
+    fn grow(&mut self, prepared: &Prepared) {
+        let (context, limit) = context_of(prepared);
+        self.limit = limit;
+        self.text_bytes_max = context * TEXT_BYTES_PER_TOKEN;
+        self.sequence[0].grow(context);
+        // The old scratch goes first, so that both are never there at once.
+        self.scratch = Scratch::with_text_bytes_max(kind_of(prepared), 0);
+        self.scratch = Scratch::with_text_bytes_max(kind_of(prepared), self.text_bytes_max);
+    }
+
+    fn talk(
+        &mut self,
+        prepared: &mut Prepared,
+        template: Option<&str>,
+        input: &mut Input,
+        mut line: Option<String>,
+    ) -> Result<Outcome, EngineError> {
+        let Prepared { runner, vocabulary, .. } = prepared;
+        let (Some(vocabulary), Some(tables)) = (vocabulary, runner.tokenizer_tables()) else {
+            unreachable!("checked before planning");
+        };
+        let tokenizer = Tokenizer::new(&vocabulary.layout, tables.bytes());
+        let template = ChatTemplate::new(template, &tokenizer)
+            .map_err(|error| EngineError::new(Class::File, error))?;
+        loop {
+            let next = match line.take() {
+                Some(line) => Ok(Some(line)),
+                None => {
+                    if Stream::Input.is_terminal() {
+                        let _ = Stream::Error.write_all(b"> ");
+                    }
+                    input.next()
+                }
+            };
+            let turn = match next {
+                Ok(None) => return Ok(Outcome::Ended),
+                Ok(Some(text)) => self.turn(runner, &tokenizer, &template, text),
+                Err(error) => Err(error),
+            };
+            match turn {
+                Ok(Turn::Done) => {}
+                Ok(Turn::Ended) => return Ok(Outcome::Ended),
+                Ok(Turn::NeedsRoom { tokens, line }) => {
+                    return Ok(Outcome::NeedsRoom { tokens, line });
+                }
+                Err(error) if error.class == Class::OverBound => eprintln!("dctms: {error}"),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn turn(
         &mut self,
         runner: &mut Runner,
         tokenizer: &Tokenizer<'_>,
         template: &ChatTemplate,
-        line: &str,
-    ) -> Result<Control, EngineError> {
+        line: String,
+    ) -> Result<Turn, EngineError> {
         let turns_bytes: usize = self.turns.iter().map(String::len).sum();
         if turns_bytes + line.len() > self.text_bytes_max / 2 {
             return Err(EngineError::new(
@@ -143,11 +319,17 @@ impl Chat<'_> {
                 ),
             ));
         }
-        self.turns.push(line.to_string());
-        let begun = self.begin(tokenizer, template);
-        if let Err(error) = begun {
-            self.turns.pop();
-            return Err(error);
+        self.turns.push(line);
+        match self.begin(tokenizer, template) {
+            Ok(Begun::Ready) => {}
+            Ok(Begun::NeedsRoom { tokens }) => {
+                let line = self.turns.pop().unwrap_or_default();
+                return Ok(Turn::NeedsRoom { tokens, line });
+            }
+            Err(error) => {
+                self.turns.pop();
+                return Err(error);
+            }
         }
         let reply = self.generate(runner, tokenizer)?;
         self.turns.push(reply);
@@ -156,40 +338,59 @@ impl Chat<'_> {
         // Ctrl-C ends the reply, not the conversation; a closed output ends both.
         let interrupted = stopped && take_stop_request();
         match gone || (stopped && !interrupted) {
-            true => Ok(Control::Stop),
-            false => Ok(Control::Continue),
+            true => Ok(Turn::Ended),
+            false => Ok(Turn::Done),
         }
     }
 
-    /// Encodes what the caches do not hold yet.
+    /// Encodes what the caches do not hold yet. Nothing changes when it does not fit.
     fn begin(
         &mut self,
         tokenizer: &Tokenizer<'_>,
         template: &ChatTemplate,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Begun, EngineError> {
         let text = self.render(template, GenerationPrompt::Added)?;
-        let rest = match text.strip_prefix(self.before.as_str()) {
-            Some(rest) if !self.before.is_empty() => rest,
-            Some(_) | None => {
-                if !self.before.is_empty() {
-                    eprintln!("dctms: the template rewrote earlier turns: running them again");
-                }
-                self.sequence[0].clear();
-                self.before.clear();
-                text.as_str()
-            }
+        let continued = match self.before.is_empty() {
+            true => None,
+            false => text.strip_prefix(self.before.as_str()),
         };
-        let ends = if rest.len() == text.len() { Ends::Template } else { Ends::None };
+        let (rest, ends) = match continued {
+            Some(rest) => (rest, Ends::None),
+            None => (text.as_str(), Ends::Template),
+        };
         let options = EncodeOptions { special_text: SpecialText::Parse, ends };
         let mut tokens = Vec::new();
         tokenizer
             .encode(rest.as_bytes(), options, &mut self.scratch, &mut |id| tokens.push(id))
             .map_err(|error| EngineError::new(Class::OverBound, error))?;
-        let room = self.sequence[0].room();
-        let limit = self.limit.min(room.saturating_sub(tokens.len())).max(1);
+        let held = match continued {
+            Some(_) => self.sequence[0].context().0.len(),
+            None => 0,
+        };
+        let room = self.sequence[0].room() + self.sequence[0].context().0.len() - held;
+        if tokens.len() + self.limit > room && self.args.replan {
+            let tokens = (held + tokens.len() + self.limit) as u64;
+            return Ok(Begun::NeedsRoom { tokens });
+        }
+        if tokens.len() >= room {
+            return Err(EngineError::new(
+                Class::OverBound,
+                format!("the turn has {} tokens, {room} positions are left", tokens.len()),
+            ));
+        }
+        if continued.is_none() && !self.before.is_empty() {
+            eprintln!("dctms: the template rewrote earlier turns: running them again");
+        }
+        if continued.is_none() {
+            self.sequence[0].clear();
+        }
+        let limit = self.limit.min(room - tokens.len());
+        if limit < self.limit {
+            eprintln!("dctms: {limit} positions are left for this reply (--replan makes room)");
+        }
         self.sequence[0].begin(&tokens, limit)?;
         self.before = text;
-        Ok(())
+        Ok(Begun::Ready)
     }
 
     fn render(
@@ -250,4 +451,29 @@ impl Chat<'_> {
         reply.shrink_to_fit();
         Ok(reply)
     }
+}
+
+/// How a turn ended.
+enum Turn {
+    Done,
+    Ended,
+    NeedsRoom { tokens: u64, line: String },
+}
+
+/// Whether a turn can run.
+enum Begun {
+    Ready,
+    NeedsRoom { tokens: u64 },
+}
+
+/// Positions of the context, and tokens of a reply.
+fn context_of(prepared: &Prepared) -> (usize, usize) {
+    let bounds = prepared.runner.bounds();
+    let context = bounds.max_input_tokens + bounds.max_output_tokens;
+    (context as usize, bounds.max_output_tokens as usize)
+}
+
+fn kind_of(prepared: &Prepared) -> VocabularyKind {
+    let vocabulary = prepared.vocabulary.as_ref();
+    vocabulary.map_or(VocabularyKind::BytePair, |vocabulary| vocabulary.layout.facts().kind)
 }

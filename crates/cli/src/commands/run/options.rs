@@ -54,6 +54,8 @@ pub struct RunArgs {
     pub stop: Vec<String>,
     /// End tokens.
     pub end_tokens: EndTokens,
+    /// Make a new plan when a bound is passed.
+    pub replan: bool,
     /// No template.
     pub raw: bool,
     /// Output.
@@ -76,6 +78,7 @@ impl RunArgs {
             system: None,
             stop: Vec::new(),
             end_tokens: EndTokens::Obeyed,
+            replan: false,
             raw: false,
             format: Format::Text,
         };
@@ -113,6 +116,7 @@ impl RunArgs {
             "system" => self.system = Some(text(parser, name)?),
             "stop" => self.stop.push(stop_text(text(parser, name)?)?),
             "ignore-eos" => self.end_tokens = EndTokens::Ignored,
+            "replan" => self.replan = true,
             "raw" => self.raw = true,
             "json" => self.format = Format::Json,
             "prompt-ids" => {
