@@ -33,6 +33,10 @@ pub(crate) struct Task<'a> {
 
 /// Improves `best` in place and returns the lower bound as far as it was raised.
 pub(crate) fn improve(task: &mut Task, best: &mut Placed, placer: &mut Placer) -> u64 {
+    if best.arena <= task.enough {
+        // What the searches need costs more than all that came before.
+        return task.lower_bound;
+    }
     let sections = sections(task);
     let mut exact = sections.as_ref().map(|sections| Exact::new(task, sections));
     let mut local = local::Local::new(best);
