@@ -1,8 +1,10 @@
 //! Everything that a command can end with, and its exit code.
 
 use dctms_engine::{Class, EngineError};
+use dctms_system::output::Stream;
 
 use crate::args::UsageError;
+use crate::show::printable;
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,16 +23,24 @@ impl Failure {
     pub fn report(&self) -> u8 {
         match self {
             Failure::Usage(error) => {
-                eprintln!("dctms: {error}\nTry `dctms help`.");
+                complain(&format!("{error}"), "\nTry `dctms help`.\n");
                 Class::Usage.exit_code()
             }
             Failure::Engine(error) => {
-                eprintln!("dctms: {error}");
+                complain(&format!("{error}"), "\n");
                 error.class.exit_code()
             }
             Failure::Reported(code) => *code,
         }
     }
+}
+
+/// Messages name things of files and words of strangers: nothing in them may move a cursor. That
+/// nobody listens is no failure.
+fn complain(message: &str, end: &str) {
+    let lines: Vec<String> = message.lines().map(printable).collect();
+    let text = format!("dctms: {}{end}", lines.join("\n"));
+    let _ = Stream::Error.write_all(text.as_bytes());
 }
 
 impl From<UsageError> for Failure {

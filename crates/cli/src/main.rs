@@ -4,11 +4,17 @@
 //! plus declared heap. The main thread only joins; everything runs on the control thread, whose
 //! stack is fixed, and which is lane 0.
 
+mod advice;
 mod args;
+mod choice;
 mod commands;
+mod costs;
 mod failure;
 mod machine;
 mod process;
+mod report;
+mod show;
+mod table;
 
 use dctms_system::heap::{BoundedHeap, HeapConfig};
 use dctms_system::output::ignore_broken_pipe_signal;

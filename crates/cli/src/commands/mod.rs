@@ -1,8 +1,16 @@
 //! The commands by name.
 
+pub mod compare;
+pub mod diff;
 pub mod eval;
+pub mod files;
+pub mod hash;
+pub mod inspect;
+pub mod pack;
+pub mod plan;
 pub mod run;
 pub mod stream;
+pub mod verify;
 
 use crate::args::UsageError;
 use crate::failure::Failure;
@@ -19,13 +27,17 @@ pub fn dispatch() -> Result<(), Failure> {
         Some(lexopt::Arg::Long("version") | lexopt::Arg::Short('V')) => "version".to_string(),
         Some(other) => return Err(crate::args::unknown(&other).into()),
         None => {
-            eprint!("{HELP}");
+            files::note(HELP);
             return Err(Failure::Reported(dctms_engine::Class::Usage.exit_code()));
         }
     };
     match command.as_str() {
         "run" => run::run(&mut parser),
         "eval" => eval::run(&mut parser),
+        "plan" => plan::run(&mut parser),
+        "verify" => verify::run(&mut parser),
+        "inspect" => inspect::run(&mut parser),
+        "pack" => pack::run(&mut parser),
         "help" => help(),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
         other => Err(UsageError(format!("unknown command {other}")).into()),
@@ -52,9 +64,19 @@ fn help() -> Result<(), Failure> {
 const HELP: &str = "\
 dctms: language models inside a memory envelope that is proven before they run
 
-  dctms run   [MODEL] -p TEXT     generate text (chat template, greedy)
-  dctms eval  [MODEL] --perplexity FILE   perplexity of a text, as llama-perplexity's
+  dctms plan [MODEL]              the memory envelope, before anything is loaded
+  dctms plan --diff OLD NEW       what changed between two plans, in bytes and why
+  dctms run [MODEL] -p TEXT       generate text (chat template, greedy)
+  dctms eval [MODEL] --perplexity FILE
+                                  perplexity of a text, as llama-perplexity's
+  dctms verify PLAN.json          check a plan from disk (--model FILE: against its model)
+  dctms inspect [MODEL]           metadata, tensors and types of a model file
+  dctms pack FILE.csv             place buffers in one arena
   dctms help                      this text
+
+Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
+  --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
+  plan alone: --fit BYTES --json --html FILE --hash -o FILE
 
 Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
 3 does not fit; 4 over a bound at run time; 64 usage.

@@ -1,0 +1,66 @@
+//! Files that a user names, read and written whole: bounded, with the file in every message.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use dctms_engine::{Class, EngineError};
+use dctms_ir::Plan;
+
+use crate::show::printable;
+
+/// Longest plan file that is read, bytes: an 80-layer model on 8 lanes takes a tenth of it.
+pub const PLAN_BYTES_MAX: u64 = 64 << 20;
+/// Longest table of buffers that is read, bytes.
+pub const CSV_BYTES_MAX: u64 = 256 << 20;
+/// Heap of commands that read such files, bytes: address space, taken only as used.
+pub const READING_HEAP_BYTES: usize = 4 << 30;
+
+/// A file's name as it may be printed.
+#[must_use]
+pub fn named(path: &Path) -> String {
+    printable(&path.to_string_lossy())
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// Class `File`: it cannot be read, is longer than `bytes_max`, or is not UTF-8.
+pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, EngineError> {
+    let fault = |what: String| EngineError::new(Class::File, format!("{}: {what}", named(path)));
+    let file = File::open(path).map_err(|error| fault(error.to_string()))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| fault(error.to_string()))?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(fault(format!("more than {bytes_max} bytes")));
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| fault(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to())))
+}
+
+/// A plan from its JSON, digest checked.
+///
+/// # Errors
+/// Class `File`: as [`read_text`], or the text is not a plan.
+pub fn read_plan(path: &Path) -> Result<Plan, EngineError> {
+    let text = read_text(path, PLAN_BYTES_MAX)?;
+    dctms_ir::json::read(&text).map_err(|error| {
+        let message = printable(&error.to_string());
+        EngineError::new(Class::File, format!("{}: {message}", named(path)))
+    })
+}
+
+/// Writes a file.
+///
+/// # Errors
+/// Class `System`: what the operating system said.
+pub fn write(path: &Path, text: &str) -> Result<(), EngineError> {
+    std::fs::write(path, text).map_err(|error| {
+        EngineError::new(Class::System, format!("writing {}: {error}", named(path)))
+    })
+}
+
+/// Says something on standard error; nobody listening is no failure.
+pub fn note(text: &str) {
+    let _ = dctms_system::output::Stream::Error.write_all(text.as_bytes());
+}

@@ -1,0 +1,195 @@
+//! `dctms plan`: the memory envelope of a model before anything of it is loaded.
+//!
+//! Reads headers only. Standard output carries the table or, with `--json`, the plan; what is true
+//! only now (free memory) and refusals go to standard error. The plan is verified before it is
+//! printed.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use dctms_engine::planning::{self, PlanSettings};
+use dctms_engine::{Class, EngineError, Model};
+use dctms_ir::{Plan, json};
+use dctms_system::heap::Region;
+use dctms_system::machine::machine_memory;
+use lexopt::prelude::*;
+
+use super::files::{READING_HEAP_BYTES, named, note, write};
+use super::{diff, model_path, say};
+use crate::HEAP;
+use crate::advice::{advise, refusal};
+use crate::args::{PlanArgs, UsageError, bytes, unknown};
+use crate::choice::{Wish, choose};
+use crate::costs::{Prices, prices};
+use crate::failure::Failure;
+use crate::machine::settings;
+use crate::report;
+use crate::show::grouped;
+use crate::table::{self, Shown};
+
+/// What the words say.
+#[derive(Default)]
+struct Words {
+    plan: PlanArgs,
+    /// Names of the plan's options that were written.
+    given: BTreeSet<String>,
+    files: Vec<PathBuf>,
+    fit: Option<u64>,
+    json: bool,
+    hash: bool,
+    diff: bool,
+    html: Option<PathBuf>,
+    output: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Usage; a defect of the model (exit code 2); a plan that does not fit (3).
+pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
+    let words = parse(parser)?;
+    HEAP.open_compile_region(READING_HEAP_BYTES)?;
+    let _scope = HEAP.scope(Region::Compile);
+    if words.diff {
+        return match words.files.as_slice() {
+            [old, new] => diff::run(old, new, words.json),
+            _ => Err(UsageError("plan --diff OLD.json NEW.json: two files".to_string()).into()),
+        };
+    }
+    let path = match words.files.as_slice() {
+        [] => model_path(None)?,
+        [path] => path.clone(),
+        [_, second, ..] => {
+            let second = named(second);
+            return Err(UsageError(format!("{second}: one model is planned at a time")).into());
+        }
+    };
+    let model = Model::open(&path)?;
+    let settings = settings(&limited(&words))?;
+    let wish = words.fit.map_or(Wish::Asked, Wish::Fit);
+    let (choice, mut plan) = match choose(&model, &settings, &words.given, wish) {
+        Ok(chosen) => chosen,
+        Err(error) if error.class == Class::DoesNotFit => {
+            return Err(nothing_fits(&model, &settings, error));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if words.hash {
+        plan.program.models[0].sha256 = Some(super::hash::of_files(&model)?);
+    }
+    planning::certify(&plan)?;
+    let prices = prices_of(&words, &model, &settings, &plan)?;
+    print(&words, &Shown { plan: &plan, choice: &choice, prices: &prices })?;
+    verdict(&words, &model, &settings, &plan)
+}
+
+fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
+    let mut words = Words::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Value(value) => words.files.push(PathBuf::from(value)),
+            Long("json") => words.json = true,
+            Long("hash") => words.hash = true,
+            Long("diff") => words.diff = true,
+            Long("html") => words.html = Some(PathBuf::from(parser.value()?)),
+            Long("fit") => words.fit = Some(bytes(parser, "fit")?),
+            Short('o') | Long("output") => words.output = Some(PathBuf::from(parser.value()?)),
+            Long(name) => {
+                let name = name.to_string();
+                if !words.plan.take(&name, parser)? {
+                    return Err(unknown(&Long(&name)));
+                }
+                words.given.insert(name);
+            }
+            other @ Short(_) => return Err(unknown(&other)),
+        }
+    }
+    if words.fit.is_some() && words.plan.max_input.is_some() {
+        let message = "--fit chooses --max-input: give one of them".to_string();
+        return Err(UsageError(message));
+    }
+    Ok(words)
+}
+
+/// The plan's options: a budget to fit into is also the limit to be compared with.
+fn limited(words: &Words) -> PlanArgs {
+    let memory_limit = words.plan.memory_limit.or(words.fit);
+    PlanArgs { memory_limit, ..words.plan.clone() }
+}
+
+fn prices_of(
+    words: &Words,
+    model: &Model,
+    now: &PlanSettings,
+    plan: &Plan,
+) -> Result<Prices, EngineError> {
+    let lanes = Some(plan.machine.lanes + 1);
+    let more_lanes = PlanArgs { lanes, ..limited(words) };
+    // The 65th lane has a price, but no plan.
+    let more_lanes = match plan.machine.lanes < 64 {
+        true => settings(&more_lanes)?,
+        false => now.clone(),
+    };
+    prices(model, now, &more_lanes, &plan.bounds, &plan.envelope)
+}
+
+fn print(words: &Words, shown: &Shown<'_>) -> Result<(), Failure> {
+    if let Some(path) = &words.html {
+        write(path, &report::page(shown))?;
+    }
+    if !words.json && words.output.is_none() {
+        return say(&table::text(shown));
+    }
+    let text = json::write(shown.plan);
+    if let Some(path) = &words.output {
+        write(path, &text)?;
+    }
+    match words.json {
+        true => say(&text),
+        false => say(&table::text(shown)),
+    }
+}
+
+/// The exit code: 3 when the limit is too small, or what is free of it now.
+fn verdict(
+    words: &Words,
+    model: &Model,
+    settings: &PlanSettings,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    let envelope = &plan.envelope;
+    if !envelope.fits() {
+        let advice = advise(model, settings, &plan.bounds, envelope.hardware);
+        note(&refusal(envelope, &plan.machine.memory_source, &advice));
+        return Err(Failure::Reported(Class::DoesNotFit.exit_code()));
+    }
+    // A plan for another machine or another limit says nothing of this one.
+    if words.plan.machine.is_some() || limited(words).memory_limit.is_some() {
+        return Ok(());
+    }
+    let available = machine_memory()?.available_bytes;
+    if envelope.total > available {
+        note(&format!(
+            "dctms: does not fit just now: M_max is {} bytes, of the limit of {} bytes {} are \
+             free: {} bytes short\n",
+            grouped(envelope.total),
+            grouped(envelope.hardware),
+            grouped(available),
+            grouped(envelope.total - available),
+        ));
+        return Err(Failure::Reported(Class::DoesNotFit.exit_code()));
+    }
+    note(&format!("dctms: just now {} bytes are free\n", grouped(available)));
+    Ok(())
+}
+
+/// A fit that fits nothing: what less of everything would need.
+fn nothing_fits(model: &Model, settings: &PlanSettings, error: EngineError) -> Failure {
+    let least = PlanSettings { max_input_tokens: Some(1), ..settings.clone() };
+    let plan = planning::resolve_bounds(model, &least, None)
+        .and_then(|bounds| planning::plan_unverified(model, settings, &bounds));
+    let Ok(plan) = plan else { return error.into() };
+    let advice = advise(model, settings, &plan.bounds, settings.machine.memory_bytes);
+    note(&refusal(&plan.envelope, &plan.machine.memory_source, &advice));
+    Failure::Reported(Class::DoesNotFit.exit_code())
+}

@@ -1,0 +1,119 @@
+//! `dctms verify`: checks a plan that comes from disk, by the verifier alone, and with `--model`
+//! that it is a plan of that model.
+//!
+//! Believes nothing of the file. Without a model a plan can only be *internally consistent*: it
+//! computes what its own graph says; with one, the graph is built again from the file's header,
+//! with the plan's bounds and lanes, and compared field by field.
+
+use std::path::PathBuf;
+
+use dctms_engine::planning::program;
+use dctms_engine::{Class, EngineError, Model};
+use dctms_ir::Plan;
+use dctms_ir::op::OpKind;
+use dctms_planner::{Activations, grain, legalise};
+use dctms_system::heap::Region;
+use lexopt::prelude::*;
+
+use super::compare::differences;
+use super::files::{READING_HEAP_BYTES, named, note, read_plan};
+use super::{hash, say};
+use crate::HEAP;
+use crate::args::{UsageError, unknown};
+use crate::failure::Failure;
+use crate::machine::hexadecimal;
+use crate::show::{grouped, mebibytes, printable};
+
+/// Violations or differences that are printed; the rest are counted.
+const LINES_MAX: usize = 50;
+
+/// Runs the command.
+///
+/// # Errors
+/// Usage; a file that is no plan, or a plan that breaks a rule or is of another model (exit
+/// code 2).
+pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
+    let (path, model) = parse(parser)?;
+    HEAP.open_compile_region(READING_HEAP_BYTES)?;
+    let _scope = HEAP.scope(Region::Compile);
+    let plan = read_plan(&path)?;
+    let certificate = match dctms_verifier::verify(&plan.program, &plan) {
+        Ok(certificate) => certificate,
+        Err(violations) => {
+            let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
+            return Err(refuse(&format!("{} is not a right plan", named(&path)), &lines));
+        }
+    };
+    let scope = match &model {
+        None => "internally consistent only: give --model FILE to compare it with a model".into(),
+        Some(model_path) => {
+            let model = Model::open(model_path)?;
+            let found = against_model(&plan, &model)?;
+            if !found.is_empty() {
+                let what = format!("{} is not a plan of {}", named(&path), named(model_path));
+                return Err(refuse(&what, &found));
+            }
+            format!("the graph is the one of {}", named(model_path))
+        }
+    };
+    let total = plan.envelope.total;
+    say(&format!(
+        "{}: verified\n  {scope}\n  M_max {} bytes ({} MiB)\n  digest {}\n",
+        named(&path),
+        grouped(total),
+        mebibytes(total),
+        hexadecimal(certificate.digest()),
+    ))
+}
+
+fn parse(parser: &mut lexopt::Parser) -> Result<(PathBuf, Option<PathBuf>), UsageError> {
+    let (mut path, mut model) = (None, None);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Value(value) if path.is_none() => path = Some(PathBuf::from(value)),
+            Long("model") => model = Some(PathBuf::from(parser.value()?)),
+            other @ (Value(_) | Long(_) | Short(_)) => return Err(unknown(&other)),
+        }
+    }
+    let path = path.ok_or_else(|| UsageError("verify PLAN.json [--model FILE]".to_string()))?;
+    Ok((path, model))
+}
+
+fn refuse(what: &str, lines: &[String]) -> Failure {
+    let mut text = format!("dctms: {what}\n");
+    for line in lines.iter().take(LINES_MAX) {
+        text.push_str(&format!("  {}\n", printable(line)));
+    }
+    if lines.len() > LINES_MAX {
+        text.push_str(&format!("  … and {} more\n", lines.len() - LINES_MAX));
+    }
+    note(&text);
+    Failure::Reported(Class::File.exit_code())
+}
+
+/// What of the plan is not as the model's file has it.
+fn against_model(plan: &Plan, model: &Model) -> Result<Vec<String>, EngineError> {
+    let logical = program(model, &plan.bounds)?;
+    let activations = activations(plan);
+    let mut built = legalise::legalise(&logical, plan.machine.lanes, activations)?;
+    grain::assign(&mut built, plan.machine.lanes);
+    if plan.program.models.first().is_some_and(|stated| stated.sha256.is_some()) {
+        built.models[0].sha256 = Some(hash::of_files(model)?);
+    }
+    Ok(differences(&plan.program, &built))
+}
+
+/// Which path of the products a plan takes: seen from its operations.
+fn activations(plan: &Plan) -> Activations {
+    let quantises = |kind: &OpKind| {
+        matches!(
+            kind,
+            OpKind::Quantise | OpKind::RmsNormQuantise { .. } | OpKind::GatedMulQuantise(_)
+        )
+    };
+    let mut ops = plan.program.phases.iter().flat_map(|phase| &phase.ops);
+    match ops.any(|op| quantises(&op.kind)) {
+        true => Activations::Quantised,
+        false => Activations::Float,
+    }
+}

@@ -1,0 +1,217 @@
+//! A plan as a table for a terminal.
+//!
+//! Every figure is the plan's own; the lines of the envelope add up to M_max as printed. The text
+//! depends on the plan, the reasons of its bounds and the prices alone.
+
+use dctms_ir::Plan;
+use dctms_ir::plan::Envelope;
+
+use crate::choice::Choice;
+use crate::costs::{Price, Prices};
+use crate::show::{Align, Columns, grouped, mebibytes, printable, ratio};
+
+/// What is shown beside the plan itself.
+pub struct Shown<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Where its bounds came from.
+    pub choice: &'a Choice,
+    /// What one more of each would cost.
+    pub prices: &'a Prices,
+}
+
+/// The whole table.
+#[must_use]
+pub fn text(shown: &Shown<'_>) -> String {
+    let plan = shown.plan;
+    let mut out = heading(plan);
+    section(&mut out, "bounds", &bounds(shown));
+    section(&mut out, "envelope", &envelope(plan));
+    section(&mut out, "arena", &arena(plan));
+    section(&mut out, "tensors of one pass", &summary(plan));
+    section(&mut out, "what one more costs", &prices(shown.prices));
+    section(&mut out, "synchronisation points", &synchronisation(plan));
+    out.push_str("\nnot covered by M_max\n");
+    for what in &plan.envelope.not_covered {
+        out.push_str(&format!("  {}\n", printable(what)));
+    }
+    out
+}
+
+/// Rows of the envelope: name, depth below the sum that it is part of, bytes.
+#[must_use]
+pub fn envelope_rows(envelope: &Envelope) -> Vec<(&'static str, usize, u64)> {
+    let runtime = &envelope.runtime;
+    vec![
+        ("weights (as packed)", 0, envelope.weights),
+        ("keys and values", 0, envelope.kv),
+        ("persistent", 0, envelope.persistent),
+        ("intermediate", 0, envelope.intermediate),
+        ("runtime", 0, runtime.total().unwrap_or(u64::MAX)),
+        ("heap", 1, runtime.heap),
+        ("stacks", 1, runtime.stacks),
+        ("image", 1, runtime.image),
+        ("io", 1, runtime.io),
+    ]
+}
+
+/// Rows of the bounds: name, value, reason.
+#[must_use]
+pub fn bounds_rows(shown: &Shown<'_>) -> Vec<(&'static str, String, String)> {
+    let (bounds, choice) = (&shown.plan.bounds, shown.choice);
+    vec![
+        ("max input tokens", grouped(bounds.max_input_tokens), choice.input.text()),
+        ("max output tokens", grouped(bounds.max_output_tokens), choice.output.text()),
+        ("sequences", grouped(bounds.sequences), choice.sequences.text()),
+        ("prefill chunk", grouped(bounds.prefill_chunk), choice.chunk.text()),
+        ("kv type", bounds.kv_type.name().to_string(), choice.kv_type.text()),
+    ]
+}
+
+/// Rows of the prices: what, price.
+#[must_use]
+pub fn price_rows(prices: &Prices) -> [(&'static str, Price); 4] {
+    [
+        ("token of context", prices.context_token),
+        ("token of a prefill chunk", prices.chunk_token),
+        ("sequence", prices.sequence),
+        ("lane", prices.lane),
+    ]
+}
+
+/// How a price was taken.
+#[must_use]
+pub fn price_note(price: &Price) -> String {
+    match price.units {
+        1 => String::new(),
+        units => format!("mean over the next {units}"),
+    }
+}
+
+/// Counts of a phase for its synchronisation: name, operations, tasks, cuts, all points with the
+/// barriers before and after.
+#[must_use]
+pub fn synchronisation_rows(plan: &Plan) -> Vec<(String, usize, usize, u32, u32)> {
+    let phases = plan.program.phases.iter().zip(&plan.schedules);
+    phases
+        .map(|(phase, schedule)| {
+            let tasks = schedule.lanes.iter().map(Vec::len).sum();
+            let cuts = schedule.events;
+            (printable(&phase.name), phase.ops.len(), tasks, cuts, cuts + BARRIERS)
+        })
+        .collect()
+}
+
+/// A phase begins and ends with a barrier of all lanes.
+const BARRIERS: u32 = 2;
+
+fn section(out: &mut String, title: &str, lines: &str) {
+    out.push('\n');
+    out.push_str(title);
+    out.push('\n');
+    out.push_str(lines);
+}
+
+fn heading(plan: &Plan) -> String {
+    let mut out = String::new();
+    for model in &plan.program.models {
+        let state = match model.file_complete {
+            true => "file complete",
+            false => "file incomplete (its header is whole: it can be planned, not run)",
+        };
+        out.push_str(&format!(
+            "{}: {}, {} parameters, {state}\n",
+            printable(&model.file),
+            printable(&model.architecture),
+            grouped(model.parameters),
+        ));
+    }
+    let machine = &plan.machine;
+    let lanes = if machine.lanes == 1 { "lane" } else { "lanes" };
+    let profile: String = machine.profile_sha256.chars().take(12).collect();
+    let isa = printable(&machine.isa);
+    out.push_str(&format!("for {} {lanes}, {isa}, machine profile {profile}\n", machine.lanes));
+    out
+}
+
+fn bounds(shown: &Shown<'_>) -> String {
+    let mut columns = Columns::new(&[Align::Left, Align::Right, Align::Left]);
+    for (name, value, why) in bounds_rows(shown) {
+        columns.row([name.to_string(), value, why]);
+    }
+    columns.lines(2)
+}
+
+fn envelope(plan: &Plan) -> String {
+    let envelope = &plan.envelope;
+    let free = i128::from(envelope.hardware) - i128::from(envelope.total);
+    let mut columns = Columns::named();
+    columns.row(["", "bytes", "MiB"]);
+    for (name, depth, bytes) in envelope_rows(envelope) {
+        let name = format!("{}{name}", "  ".repeat(depth));
+        columns.row([name, grouped(bytes), mebibytes(bytes)]);
+    }
+    let rule = "-".repeat(10);
+    columns.row(["", rule.as_str(), rule.as_str()]);
+    columns.row(["M_max".to_string(), grouped(envelope.total), mebibytes(envelope.total)]);
+    let machine = format!("machine memory ({})", printable(&plan.machine.memory_source));
+    columns.row([machine, grouped(envelope.hardware), mebibytes(envelope.hardware)]);
+    columns.row(["M_free".to_string(), grouped(free), mebibytes(free)]);
+    let peak = envelope.load_peak;
+    columns.row(["peak while loading".to_string(), grouped(peak), mebibytes(peak)]);
+    let verdict = if envelope.fits() { "fits" } else { "does not fit" };
+    format!("{}  {verdict}\n", columns.lines(2))
+}
+
+fn arena(plan: &Plan) -> String {
+    let arena = &plan.arena;
+    let mut columns = Columns::named();
+    columns.row(["", "bytes", "live peak", "ratio"]);
+    for (name, bytes, peak) in [
+        ("arena", arena.bytes, arena.live_peak_bytes),
+        ("transients", arena.transient_bytes, arena.transient_live_peak_bytes),
+    ] {
+        columns.row([name.to_string(), grouped(bytes), grouped(peak), ratio(bytes, peak)]);
+    }
+    columns.lines(2)
+}
+
+/// 100·(1 − buffers/tensors) to one decimal, cut off.
+#[must_use]
+pub fn reduction(tensors: u64, buffers: u64) -> String {
+    if tensors == 0 {
+        return "0.0".to_string();
+    }
+    let tenths = (i128::from(tensors) - i128::from(buffers)) * 1000 / i128::from(tensors);
+    format!("{}.{}", tenths / 10, (tenths % 10).abs())
+}
+
+fn summary(plan: &Plan) -> String {
+    let summary = &plan.summary;
+    let mut columns = Columns::named();
+    columns.row(["logical tensors".to_string(), grouped(summary.logical_tensors)]);
+    columns.row(["physical buffers".to_string(), grouped(summary.physical_buffers)]);
+    let percent = reduction(summary.logical_tensors, summary.physical_buffers);
+    columns.row(["reduction".to_string(), format!("{percent} %")]);
+    columns.row(["their bytes, none shared".to_string(), grouped(summary.sum_of_tensor_bytes)]);
+    columns.lines(2)
+}
+
+fn prices(prices: &Prices) -> String {
+    let mut columns = Columns::new(&[Align::Left, Align::Right, Align::Left]);
+    for (name, price) in price_rows(prices) {
+        let bytes = format!("{} bytes", grouped(price.bytes_per_unit()));
+        columns.row([name.to_string(), bytes, price_note(&price)]);
+    }
+    columns.lines(2)
+}
+
+fn synchronisation(plan: &Plan) -> String {
+    let mut columns = Columns::named();
+    columns.row(["", "operations", "tasks", "cuts", "with barriers"]);
+    for (phase, ops, tasks, cuts, points) in synchronisation_rows(plan) {
+        let numbers = [ops.to_string(), tasks.to_string(), cuts.to_string(), points.to_string()];
+        columns.row(std::iter::once(phase).chain(numbers));
+    }
+    columns.lines(2)
+}
