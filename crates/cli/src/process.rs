@@ -10,6 +10,7 @@ use dctms_kernels::isa::Isa;
 use dctms_system::arena::ArenaPages;
 use dctms_system::heap::Region;
 use dctms_system::lanes::{LanesConfig, Pinning};
+use dctms_system::machine::machine_memory;
 use dctms_system::processors::processors;
 use dctms_system::seal::Seal;
 
@@ -129,10 +130,25 @@ pub fn certify(
 ) -> Result<Planned, EngineError> {
     model.checkpoint.require_complete()?;
     let planned = plan(model, settings, bounds)?;
-    match planned.plan.envelope.fits() {
-        true => Ok(planned),
-        false => Err(does_not_fit(&planned.plan.envelope)),
+    let envelope = &planned.plan.envelope;
+    if !envelope.fits() {
+        return Err(does_not_fit(envelope));
     }
+    // What this process holds already (an older plan's arena, say) is part of the new total.
+    let own = dctms_system::process::memory_facts()?.resident_bytes;
+    let available = machine_memory()?.available_bytes.saturating_add(own);
+    if envelope.total > available {
+        return Err(EngineError::new(
+            Class::DoesNotFit,
+            format!(
+                "does not fit just now: M_max is {} bytes, {available} bytes are free, {} bytes \
+                 too many",
+                envelope.total,
+                envelope.total - available
+            ),
+        ));
+    }
+    Ok(planned)
 }
 
 /// Starts what runs: the last act of the compile stage.

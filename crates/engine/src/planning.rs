@@ -249,6 +249,34 @@ pub fn certify(plan: &Plan) -> Result<Certificate, EngineError> {
     })
 }
 
+/// The bounds with the most output tokens, up to those given, whose plan fits the machine;
+/// `None` when not even one does.
+///
+/// # Errors
+/// Any defect of the model.
+pub fn fit_output(
+    model: &Model,
+    settings: &PlanSettings,
+    bounds: &Bounds,
+) -> Result<Option<Bounds>, EngineError> {
+    let with = |output: u64| Bounds { max_output_tokens: output, ..bounds.clone() };
+    let fits = |output: u64| -> Result<bool, EngineError> {
+        Ok(plan_unverified(model, settings, &with(output))?.envelope.fits())
+    };
+    if !fits(1)? {
+        return Ok(None);
+    }
+    let (mut fitting, mut over) = (1, bounds.max_output_tokens + 1);
+    while over - fitting > 1 {
+        let middle = fitting + (over - fitting) / 2;
+        match fits(middle)? {
+            true => fitting = middle,
+            false => over = middle,
+        }
+    }
+    Ok(Some(with(fitting)))
+}
+
 /// The largest context (input + output tokens) whose plan takes at most `budget_bytes`, and its
 /// bounds. Output stays as asked; input takes the rest.
 ///

@@ -12,7 +12,7 @@ mod prompts;
 use std::time::Instant;
 
 use dctms_engine::generation::{Sequence, Timing, generate};
-use dctms_engine::planning::{PlanSettings, resolve_bounds};
+use dctms_engine::planning::{PlanSettings, Planned, fit_output, plan_unverified, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::plan::Bounds;
 use dctms_system::heap::{LatchScope, OnViolation};
@@ -21,6 +21,7 @@ use dctms_system::process::{FaultScope, faults};
 use dctms_text::Tokenizer;
 
 use crate::HEAP;
+use crate::advice::{advise, refusal};
 use crate::failure::Failure;
 use crate::machine::settings;
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
@@ -88,7 +89,8 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
         };
         let bounds = resolve_bounds(&model, &settings, Some(longest.max(1)))?;
         check_prompt(longest, args.limit, &bounds)?;
-        let planned = process::certify(&model, &settings, &bounds)?;
+        let (planned, bounds) = certify(args, &model, &settings, bounds)?;
+        debug_assert_eq!(planned.plan.bounds, bounds);
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
         (started, prompts)
     };
@@ -97,6 +99,39 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let prepared = process::load(started, progress.listener())?;
     progress.done();
     Ok(Ready { prepared, prompts, compile_heap_peak_bytes })
+}
+
+/// Plans for the bounds; when nobody asked for an output bound, for the longest output that fits,
+/// and says so. What does not fit is refused with the settings that would.
+fn certify(
+    args: &RunArgs,
+    model: &Model,
+    settings: &PlanSettings,
+    bounds: Bounds,
+) -> Result<(Planned, Bounds), Failure> {
+    let error = match process::certify(model, settings, &bounds) {
+        Ok(planned) => return Ok((planned, bounds)),
+        Err(error) if error.class == Class::DoesNotFit => error,
+        Err(error) => return Err(error.into()),
+    };
+    if args.limit.is_none() && args.plan.max_output.is_none() {
+        let fitting = fit_output(model, settings, &bounds)?;
+        if let Some(fitting) = fitting {
+            eprintln!(
+                "dctms: output capped at {} tokens: no more fits into {} bytes",
+                fitting.max_output_tokens, settings.machine.memory_bytes
+            );
+            return Ok((process::certify(model, settings, &fitting)?, fitting));
+        }
+    }
+    let plan = plan_unverified(model, settings, &bounds)?;
+    if plan.envelope.fits() {
+        // The limit is kept, but less than that is free just now.
+        return Err(error.into());
+    }
+    let advice = advise(model, settings, &bounds, plan.envelope.hardware);
+    eprint!("{}", refusal(&plan.envelope, &plan.machine.memory_source, &advice));
+    Err(Failure::Reported(Class::DoesNotFit.exit_code()))
 }
 
 /// Bounds that the prompt and the limit pass are raised before there is a plan, and it is said.
