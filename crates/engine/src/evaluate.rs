@@ -133,7 +133,7 @@ fn evaluate_chunk(
             given[0] = bos;
         }
         let first = scored.clamp(start, end - 1);
-        runner.prefill_with_rows(0, given, start as u32, first - start)?;
+        runner.prefill_with_rows(0, given, start as u32, first - start..end - start)?;
         for position in scored.max(start)..end {
             let next = chunk[position + 1] as usize;
             sums.add(-runner.log_probability(position - first, next));

@@ -176,6 +176,8 @@ impl Runner {
         after_chunk: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
         self.check_context(position as usize + tokens.len())?;
+        self.check_slot(slot)?;
+        self.check_tokens(tokens.iter().copied())?;
         let chunk = self.bounds.prefill_chunk as usize;
         let mut done = 0;
         for part in tokens.chunks(chunk) {
@@ -197,20 +199,22 @@ impl Runner {
         Ok(())
     }
 
-    /// As [`Runner::prefill`] of at most one chunk, with the logits of every token from `first`
-    /// on (for perplexity; the plan's `logit_rows` bound how many).
+    /// As [`Runner::prefill`] of at most one chunk, with the logits of the tokens at the indices
+    /// `wanted`, at least one (for perplexity; the plan's `logit_rows` bound how many).
     ///
     /// # Errors
-    /// Class `OverBound` when a bound is passed.
+    /// Class `OverBound` when a bound is passed, `Usage` for an unknown token.
     pub fn prefill_with_rows(
         &mut self,
         slot: u32,
         tokens: &[u32],
         position: u32,
-        first: usize,
+        wanted: impl ExactSizeIterator<Item = usize>,
     ) -> Result<(), EngineError> {
         self.check_context(position as usize + tokens.len())?;
-        let rows = tokens.len() - first;
+        self.check_slot(slot)?;
+        self.check_tokens(tokens.iter().copied())?;
+        let rows = wanted.len();
         self.session.set_dim(self.dims.tokens, tokens.len() as u64)?;
         self.session.set_dim(self.dims.rows, rows as u64)?;
         self.place(tokens.len(), |index| Step {
@@ -218,9 +222,10 @@ impl Runner {
             token: tokens[index],
             position: position + index as u32,
         });
-        let wanted = self.session.integers_mut(self.host.rows);
-        for (row, target) in wanted.iter_mut().enumerate().take(rows) {
-            *target = (first + row) as u32;
+        let targets = self.session.integers_mut(self.host.rows);
+        for (target, index) in targets.iter_mut().zip(wanted) {
+            assert!(index < tokens.len(), "row {index} of {} tokens", tokens.len());
+            *target = index as u32;
         }
         self.session.run(self.phases.prefill)?;
         self.rows = rows;
@@ -234,7 +239,9 @@ impl Runner {
     pub fn decode(&mut self, steps: &[Step]) -> Result<(), EngineError> {
         for step in steps {
             self.check_context(step.position as usize + 1)?;
+            self.check_slot(step.slot)?;
         }
+        self.check_tokens(steps.iter().map(|step| step.token))?;
         self.session.set_dim(self.dims.sequences, steps.len() as u64)?;
         self.session.set_dim(self.dims.rows, steps.len() as u64)?;
         let segments = |window: u32| -> u64 {
@@ -347,6 +354,27 @@ impl Runner {
             self.session.integers_mut(self.host.positions)[index] = step.position;
             self.session.integers_mut(self.host.slots)[index] = step.slot;
         }
+    }
+
+    fn check_slot(&self, slot: u32) -> Result<(), EngineError> {
+        if u64::from(slot) >= self.bounds.sequences {
+            return Err(EngineError::new(
+                Class::OverBound,
+                format!("slot {slot}, the plan holds {} sequences", self.bounds.sequences),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_tokens(&self, tokens: impl Iterator<Item = u32>) -> Result<(), EngineError> {
+        for token in tokens {
+            if token as usize >= self.vocabulary {
+                let count = self.vocabulary;
+                let message = format!("token {token} of a vocabulary of {count}");
+                return Err(EngineError::new(Class::Usage, message));
+            }
+        }
+        Ok(())
     }
 
     fn check_context(&self, end: usize) -> Result<(), EngineError> {

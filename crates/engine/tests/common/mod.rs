@@ -29,6 +29,8 @@ pub struct Setup {
     pub context: (u64, u64),
     pub kv: Dtype,
     pub activations: Activations,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
 }
 
 impl Setup {
@@ -44,6 +46,7 @@ impl Setup {
             context: (input, 1),
             kv: Dtype::F32,
             activations: Activations::Quantised,
+            memory_bytes: 8 << 30,
         }
     }
 
@@ -59,7 +62,7 @@ impl Setup {
             kv_type: self.kv,
             activations: self.activations,
             machine: Machine {
-                memory_bytes: 8 << 30,
+                memory_bytes: self.memory_bytes,
                 memory_source: "test".to_string(),
                 lanes: self.lanes,
                 isa: isa.to_string(),
@@ -94,13 +97,30 @@ pub fn prefill_all(
     tokens: &[u32],
     on_row: &mut dyn FnMut(usize, &Runner, usize),
 ) {
+    prefill_some(runner, slot, tokens, &|_| true, on_row);
+}
+
+/// As [`prefill_all`], with the logits of the positions that are wanted. A chunk's last row is
+/// computed in any case, and handed over only when it is wanted.
+pub fn prefill_some(
+    runner: &mut Runner,
+    slot: u32,
+    tokens: &[u32],
+    wanted: &dyn Fn(usize) -> bool,
+    on_row: &mut dyn FnMut(usize, &Runner, usize),
+) {
     let bounds = runner.bounds();
     let chunk = bounds.prefill_chunk.min(bounds.logit_rows) as usize;
     for (index, part) in tokens.chunks(chunk).enumerate() {
         let start = index * chunk;
-        runner.prefill_with_rows(slot, part, start as u32, 0).expect("a chunk within bounds");
-        for row in 0..part.len() {
-            on_row(start + row, runner, row);
+        let last = part.len() - 1;
+        let rows: Vec<usize> =
+            (0..part.len()).filter(|index| wanted(start + index) || *index == last).collect();
+        runner
+            .prefill_with_rows(slot, part, start as u32, rows.iter().copied())
+            .expect("a chunk within bounds");
+        for (row, index) in rows.iter().enumerate().filter(|(_, index)| wanted(start + **index)) {
+            on_row(start + index, runner, row);
         }
     }
 }
