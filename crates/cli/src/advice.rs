@@ -5,7 +5,7 @@
 use dctms_engine::planning::{self, PlanSettings};
 use dctms_engine::{EngineError, Model};
 use dctms_ir::Dtype;
-use dctms_ir::plan::{Bounds, Envelope};
+use dctms_ir::plan::{Bounds, Envelope, Plan};
 
 use crate::show::{Columns, grouped};
 
@@ -41,14 +41,20 @@ pub fn refusal(envelope: &Envelope, source: &str, advice: &[Advice]) -> String {
     text
 }
 
-/// What would fit into `budget_bytes`, the plan with `bounds` being too large.
+/// What would fit into `budget_bytes`, `plan` being too large.
 #[must_use]
 pub fn advise(
     model: &Model,
     settings: &PlanSettings,
-    bounds: &Bounds,
+    plan: &Plan,
     budget_bytes: u64,
 ) -> Vec<Advice> {
+    // No setting changes the weights or the program.
+    let least = plan.envelope.weights.saturating_add(plan.envelope.runtime.image);
+    if least > budget_bytes {
+        return Vec::new();
+    }
+    let bounds = &plan.bounds;
     let wish = Wish { model, settings, bounds, budget_bytes };
     let single = [wish.context(), wish.kv_type(), wish.chunk(), wish.sequences()];
     let advice: Vec<Advice> = single.into_iter().flatten().collect();

@@ -3,7 +3,6 @@
 //! Sizes grow in steps (cache blocks of 64 positions, attention segments of 256, pages), so each
 //! figure is the mean over a stated number of units: what a user pays when he moves the bound.
 
-use dctms_engine::EngineError;
 use dctms_engine::Model;
 use dctms_engine::planning::{PlanSettings, plan_unverified};
 use dctms_ir::limits::SEGMENT;
@@ -27,34 +26,32 @@ impl Price {
     }
 }
 
-/// Prices of the bounds that a user can move.
+/// Prices of the bounds that a user can move; none where the next value passes a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices {
     /// A token of context, of every sequence.
-    pub context_token: Price,
+    pub context_token: Option<Price>,
     /// A token of a prefill chunk.
-    pub chunk_token: Price,
+    pub chunk_token: Option<Price>,
     /// A sequence.
-    pub sequence: Price,
+    pub sequence: Option<Price>,
     /// A lane.
-    pub lane: Price,
+    pub lane: Option<Price>,
 }
 
 /// Computes the prices. `more_lanes` are the settings of a machine with one lane more.
-///
-/// # Errors
-/// As planning.
+#[must_use]
 pub fn prices(
     model: &Model,
     settings: &PlanSettings,
-    more_lanes: &PlanSettings,
+    more_lanes: Option<&PlanSettings>,
     bounds: &Bounds,
     envelope: &Envelope,
-) -> Result<Prices, EngineError> {
+) -> Prices {
     let price = |settings: &PlanSettings, bounds: &Bounds, units: u64| {
-        let plan = plan_unverified(model, settings, bounds)?;
+        let plan = plan_unverified(model, settings, bounds).ok()?;
         let bytes = i128::from(plan.envelope.total) - i128::from(envelope.total);
-        Ok::<Price, EngineError>(Price { bytes, units })
+        Some(Price { bytes, units })
     };
     let context =
         Bounds { max_output_tokens: bounds.max_output_tokens + SEGMENT, ..bounds.clone() };
@@ -64,12 +61,12 @@ pub fn prices(
         logit_rows: bounds.logit_rows.max(bounds.sequences + 1),
         ..bounds.clone()
     };
-    Ok(Prices {
-        context_token: price(settings, &context, SEGMENT)?,
-        chunk_token: price(settings, &chunk, CHUNK_UNITS)?,
-        sequence: price(settings, &sequence, 1)?,
-        lane: price(more_lanes, bounds, 1)?,
-    })
+    Prices {
+        context_token: price(settings, &context, SEGMENT),
+        chunk_token: price(settings, &chunk, CHUNK_UNITS),
+        sequence: price(settings, &sequence, 1),
+        lane: more_lanes.and_then(|settings| price(settings, bounds, 1)),
+    }
 }
 
 /// Enough tokens that rounding to pages does not show.

@@ -3,8 +3,8 @@
 //! Every figure is the plan's own; the lines of the envelope add up to M_max as printed. The text
 //! depends on the plan, the reasons of its bounds and the prices alone.
 
-use dctms_ir::Plan;
 use dctms_ir::plan::Envelope;
+use dctms_ir::{Plan, Residence};
 
 use crate::choice::Choice;
 use crate::costs::{Price, Prices};
@@ -28,7 +28,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     section(&mut out, "bounds", &bounds(shown));
     section(&mut out, "envelope", &envelope(plan));
     section(&mut out, "arena", &arena(plan));
-    section(&mut out, "tensors of one pass", &summary(plan));
+    section(&mut out, &format!("tensors of one pass ({})", main_phase(plan)), &summary(plan));
     section(&mut out, "what one more costs", &prices(shown.prices));
     section(&mut out, "synchronisation points", &synchronisation(plan));
     out.push_str("\nnot covered by M_max\n");
@@ -68,24 +68,26 @@ pub fn bounds_rows(shown: &Shown<'_>) -> Vec<(&'static str, String, String)> {
     ]
 }
 
-/// Rows of the prices: what, price.
+/// Rows of the prices: of what, bytes, how they were taken.
 #[must_use]
-pub fn price_rows(prices: &Prices) -> [(&'static str, Price); 4] {
+pub fn price_rows(prices: &Prices) -> [(&'static str, String, String); 4] {
+    let row = |name, price: Option<Price>| {
+        let (bytes, note) = match price {
+            None => ("-".to_string(), "beyond a limit".to_string()),
+            Some(price) if price.units == 1 => (grouped(price.bytes), String::new()),
+            Some(price) => {
+                let note = format!("mean over the next {}", price.units);
+                (grouped(price.bytes_per_unit()), note)
+            }
+        };
+        (name, bytes, note)
+    };
     [
-        ("token of context", prices.context_token),
-        ("token of a prefill chunk", prices.chunk_token),
-        ("sequence", prices.sequence),
-        ("lane", prices.lane),
+        row("token of context", prices.context_token),
+        row("token of a prefill chunk", prices.chunk_token),
+        row("sequence", prices.sequence),
+        row("lane", prices.lane),
     ]
-}
-
-/// How a price was taken.
-#[must_use]
-pub fn price_note(price: &Price) -> String {
-    match price.units {
-        1 => String::new(),
-        units => format!("mean over the next {units}"),
-    }
 }
 
 /// Counts of a phase for its synchronisation: name, operations, tasks, cuts, all points with the
@@ -186,6 +188,21 @@ pub fn reduction(tensors: u64, buffers: u64) -> String {
     format!("{}.{}", tenths / 10, (tenths % 10).abs())
 }
 
+/// The phase that the counts of one pass are of: the one with most transients.
+#[must_use]
+pub fn main_phase(plan: &Plan) -> String {
+    let mut counts = vec![0u64; plan.program.phases.len()];
+    for tensor in plan.program.tensors.iter().filter(|t| t.residence == Residence::Transient) {
+        if let Some(count) = tensor.phase.and_then(|phase| counts.get_mut(phase.index())) {
+            *count += 1;
+        }
+    }
+    // The first of equals, as the planner counts.
+    let most = counts.iter().max().copied().unwrap_or(0);
+    let phase = counts.iter().position(|count| *count == most);
+    phase.map_or(String::new(), |index| printable(&plan.program.phases[index].name))
+}
+
 fn summary(plan: &Plan) -> String {
     let summary = &plan.summary;
     let mut columns = Columns::named();
@@ -199,9 +216,9 @@ fn summary(plan: &Plan) -> String {
 
 fn prices(prices: &Prices) -> String {
     let mut columns = Columns::new(&[Align::Left, Align::Right, Align::Left]);
-    for (name, price) in price_rows(prices) {
-        let bytes = format!("{} bytes", grouped(price.bytes_per_unit()));
-        columns.row([name.to_string(), bytes, price_note(&price)]);
+    columns.row(["", "bytes"]);
+    for (name, bytes, note) in price_rows(prices) {
+        columns.row([name.to_string(), bytes, note]);
     }
     columns.lines(2)
 }

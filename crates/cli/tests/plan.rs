@@ -180,6 +180,19 @@ fn a_fit_is_the_largest_that_fits() {
 }
 
 #[test]
+fn bounds_at_their_limits_have_plans() {
+    let folder = Folder::new("limits");
+    let long = long_context_model(&folder);
+    let words = ["plan", long.to_str().unwrap(), "--lanes", "64", "--sequences", "64"];
+    let output = dctms(words.into_iter().chain(["--memory-limit", "64G"]));
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+    assert!(text(&output).contains("beyond a limit"), "{}", text(&output));
+    let words = ["plan", long.to_str().unwrap(), "--prefill-chunk", "65536"];
+    let output = dctms(words.into_iter().chain(["--max-input", "16000", "--max-output", "384"]));
+    assert_eq!(code(&output), 0, "{}", errors(&output));
+}
+
+#[test]
 fn prices_are_what_bounds_cost() {
     let folder = Folder::new("prices");
     let long = long_context_model(&folder);

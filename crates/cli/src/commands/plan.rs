@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use dctms_engine::planning::{self, PlanSettings};
 use dctms_engine::{Class, EngineError, Model};
+use dctms_ir::limits::LANES_MAX;
 use dctms_ir::{Plan, json};
 use dctms_system::heap::Region;
 use dctms_system::machine::machine_memory;
@@ -123,14 +124,12 @@ fn prices_of(
     now: &PlanSettings,
     plan: &Plan,
 ) -> Result<Prices, EngineError> {
-    let lanes = Some(plan.machine.lanes + 1);
-    let more_lanes = PlanArgs { lanes, ..limited(words) };
-    // The 65th lane has a price, but no plan.
-    let more_lanes = match plan.machine.lanes < 64 {
-        true => settings(&more_lanes)?,
-        false => now.clone(),
+    let lanes = plan.machine.lanes + 1;
+    let more_lanes = match lanes as usize <= LANES_MAX {
+        true => Some(settings(&PlanArgs { lanes: Some(lanes), ..limited(words) })?),
+        false => None,
     };
-    prices(model, now, &more_lanes, &plan.bounds, &plan.envelope)
+    Ok(prices(model, now, more_lanes.as_ref(), &plan.bounds, &plan.envelope))
 }
 
 fn print(words: &Words, shown: &Shown<'_>) -> Result<(), Failure> {
@@ -159,7 +158,7 @@ fn verdict(
 ) -> Result<(), Failure> {
     let envelope = &plan.envelope;
     if !envelope.fits() {
-        let advice = advise(model, settings, &plan.bounds, envelope.hardware);
+        let advice = advise(model, settings, plan, envelope.hardware);
         note(&refusal(envelope, &plan.machine.memory_source, &advice));
         return Err(Failure::Reported(Class::DoesNotFit.exit_code()));
     }
@@ -189,7 +188,7 @@ fn nothing_fits(model: &Model, settings: &PlanSettings, error: EngineError) -> F
     let plan = planning::resolve_bounds(model, &least, None)
         .and_then(|bounds| planning::plan_unverified(model, settings, &bounds));
     let Ok(plan) = plan else { return error.into() };
-    let advice = advise(model, settings, &plan.bounds, settings.machine.memory_bytes);
+    let advice = advise(model, settings, &plan, settings.machine.memory_bytes);
     note(&refusal(&plan.envelope, &plan.machine.memory_source, &advice));
     Failure::Reported(Class::DoesNotFit.exit_code())
 }

@@ -20,6 +20,7 @@ use dctms_system::interrupt::catch_stop_requests;
 use dctms_system::process::{FaultScope, faults};
 use dctms_text::Tokenizer;
 
+use super::files::note;
 use crate::HEAP;
 use crate::advice::{advise, refusal};
 use crate::failure::Failure;
@@ -129,8 +130,8 @@ fn certify(
         // The limit is kept, but less than that is free just now.
         return Err(error.into());
     }
-    let advice = advise(model, settings, &bounds, plan.envelope.hardware);
-    eprint!("{}", refusal(&plan.envelope, &plan.machine.memory_source, &advice));
+    let advice = advise(model, settings, &plan, plan.envelope.hardware);
+    note(&refusal(&plan.envelope, &plan.machine.memory_source, &advice));
     Err(Failure::Reported(Class::DoesNotFit.exit_code()))
 }
 

@@ -13,7 +13,7 @@ use dctms_ir::json;
 
 use crate::show::{grouped, mebibytes, ratio};
 use crate::table::{
-    Shown, bounds_rows, envelope_rows, price_note, price_rows, reduction, synchronisation_rows,
+    Shown, bounds_rows, envelope_rows, main_phase, price_rows, reduction, synchronisation_rows,
 };
 
 use html::{escape, script_safe};
@@ -153,9 +153,8 @@ fn bounds_section(out: &mut String, shown: &Shown<'_>) {
 
 fn prices_section(out: &mut String, shown: &Shown<'_>) {
     table(out, "prices", "What one more costs", &["One more", "Bytes", ""]);
-    for (name, price) in price_rows(shown.prices) {
-        let bytes = grouped(price.bytes_per_unit());
-        cells(out, name, &[(&bytes, "n"), (&price_note(&price), "")]);
+    for (name, bytes, note) in price_rows(shown.prices) {
+        cells(out, name, &[(&bytes, "n"), (&note, "")]);
     }
     end(out);
 }
@@ -173,8 +172,9 @@ fn arena_section(out: &mut String, shown: &Shown<'_>) {
     out.push_str("</tbody></table></div>\n");
     let _ = writeln!(
         out,
-        "<p>Of one pass: {} logical tensors in {} physical buffers, {} % fewer; {} bytes, were \
+        "<p>Of one {} pass: {} logical tensors in {} physical buffers, {} % fewer; {} bytes, were \
          none shared.</p>\n</section>",
+        escape(&main_phase(shown.plan)),
         grouped(summary.logical_tensors),
         grouped(summary.physical_buffers),
         reduction(summary.logical_tensors, summary.physical_buffers),
