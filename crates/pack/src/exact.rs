@@ -42,6 +42,16 @@ pub(crate) enum Choice {
     MostFailures,
 }
 
+/// Does it raise a candidate's rank that it closes a valley evenly?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Walls {
+    /// No.
+    Ignore,
+    /// The rank doubles for each wall of the valley that the candidate touches, and again for
+    /// each beyond which the floor is level with the candidate's end.
+    Prefer,
+}
+
 /// One decision: the alternatives at one section of one piece.
 struct Frame {
     /// The piece: sections `from..to`.
@@ -81,6 +91,8 @@ pub(crate) struct Search<'a> {
     pub ranks: Vec<u64>,
     /// Which section is decided next.
     pub choice: Choice,
+    /// What raises a rank.
+    pub walls: Walls,
     frames: Vec<Frame>,
     pending: Vec<(u32, u32, u32)>,
     pool: Vec<u32>,
@@ -99,6 +111,7 @@ impl<'a> Search<'a> {
             sky: Skyline::new(sections, 0),
             ranks: vec![0; sections.sizes.len()],
             choice: Choice::Fewest,
+            walls: Walls::Ignore,
             frames: Vec::new(),
             pending: Vec::new(),
             pool: Vec::new(),
@@ -194,7 +207,7 @@ impl<'a> Search<'a> {
         let bottom = if survey.flat && self.shiftable { self.across(from, to) } else { None };
         match bottom {
             Some(b) => self.pool.push(b),
-            None => self.candidates(survey.section),
+            None => self.candidates(survey.section, survey.valley),
         }
         self.frames.push(Frame {
             from,
@@ -219,7 +232,7 @@ impl<'a> Search<'a> {
     fn survey_line(&mut self, from: usize, to: usize) -> Survey {
         let sky = &mut self.sky;
         sky.steps += (to - from) as u64 / 4 + 1;
-        let mut survey = Survey { key: sky.capacity_hash(), section: from, flat: false };
+        let mut survey = Survey::new(sky.capacity_hash(), from);
         let mut best = (u64::MAX, u64::MAX, u64::MAX);
         let mut start = from;
         while start < to {
@@ -237,6 +250,7 @@ impl<'a> Search<'a> {
                     let weight = weigh(sky, s, self.choice);
                     if weight < best {
                         (best, survey.section) = (weight, s);
+                        survey.valley = Some((start, end));
                     }
                 }
             }
@@ -250,7 +264,7 @@ impl<'a> Search<'a> {
     fn survey_free(&mut self) -> Survey {
         let sky = &mut self.sky;
         sky.steps += sky.sections.count() as u64 / 4 + 1;
-        let mut survey = Survey { key: sky.capacity_hash(), section: 0, flat: false };
+        let mut survey = Survey::new(sky.capacity_hash(), 0);
         let mut best = (u64::MAX, (u64::MAX, u64::MAX, u64::MAX));
         for s in (0..sky.sections.count()).filter(|&s| sky.left[s] > 0) {
             survey.key = survey.key.wrapping_add(sky.hash[s]);
@@ -274,9 +288,9 @@ impl<'a> Search<'a> {
     }
 
     /// Appends the candidates of a section by rank, one of each kind of equal buffers.
-    fn candidates(&mut self, s: usize) {
+    fn candidates(&mut self, s: usize, valley: Option<(usize, usize)>) {
         let start = self.pool.len();
-        let (sky, ranks) = (&self.sky, &self.ranks);
+        let sky = &self.sky;
         let floor = sky.floor[s];
         let at_floor = |b: &usize| sky.lower[*b] == floor;
         self.pool.extend(sky.unplaced(s).filter(at_floor).map(|b| b as u32));
@@ -284,7 +298,12 @@ impl<'a> Search<'a> {
             let (b, all) = (b as usize, sky.sections);
             (all.sizes[b], all.alignments[b], all.pins[b], all.span(b))
         };
-        self.pool[start..].sort_unstable_by_key(|&b| (Reverse(ranks[b as usize]), kind(b), b));
+        let valley = if self.walls == Walls::Prefer { valley } else { None };
+        let rank = |b: u32| {
+            let walls = valley.map_or(0, |valley| walls_met(sky, b as usize, valley));
+            self.ranks[b as usize].saturating_mul(1 << walls)
+        };
+        self.pool[start..].sort_by_cached_key(|&b| (Reverse(rank(b)), kind(b), b));
         let mut kept = start;
         for k in start..self.pool.len() {
             let seen = self.pool[start..kept].iter().any(|&b| kind(b) == kind(self.pool[k]));
@@ -327,8 +346,16 @@ impl<'a> Search<'a> {
 struct Survey {
     key: u128,
     section: usize,
+    /// The section's valley, where sections stand in a line.
+    valley: Option<(usize, usize)>,
     /// Is the whole piece one valley?
     flat: bool,
+}
+
+impl Survey {
+    fn new(key: u128, section: usize) -> Self {
+        Self { key, section, valley: None, flat: false }
+    }
 }
 
 /// Sections of least weight are decided first.
@@ -344,4 +371,18 @@ fn weigh(sky: &Skyline, s: usize, choice: Choice) -> (u64, u64, u64) {
         Choice::FewestPerFailure | Choice::MostFailures => 0,
     };
     (first, slack, sky.floor[s])
+}
+
+/// How many walls of its valley a buffer on the floor would touch, and how many it would level.
+fn walls_met(sky: &Skyline, b: usize, (start, end): (usize, usize)) -> u32 {
+    let top = sky.lower[b] + sky.sections.sizes[b];
+    let level = |s: Option<&u64>| u32::from(s == Some(&top));
+    let mut met = 0;
+    if sky.sections.first(b) == start {
+        met += 1 + level(start.checked_sub(1).map(|s| &sky.floor[s]));
+    }
+    if sky.sections.last(b) + 1 == end {
+        met += 1 + level(sky.floor.get(end));
+    }
+    met
 }

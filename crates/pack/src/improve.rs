@@ -3,7 +3,7 @@
 //! one, or the budget is spent. Turns are counted in steps, so the result depends on nothing but
 //! the problem and the budget.
 
-use crate::exact::{Choice, Outcome, Search};
+use crate::exact::{Choice, Outcome, Search, Walls};
 use crate::local;
 use crate::place::{Placer, UNPLACED};
 use crate::portfolio::Placed;
@@ -111,8 +111,13 @@ const RANKS: [Rank; 5] = [Rank::Duration, Rank::Size, Rank::Area, Rank::Load, Ra
 /// The whole way from the lower bound to the best arena, of which a target takes a share.
 const SHARE_WHOLE: u64 = 64;
 const SHARES: [u64; 7] = [0, 4, 32, 8, 48, 16, 24];
+/// What raises a rank, two dives each.
+const WALLS: [Walls; 2] = [Walls::Ignore, Walls::Prefer];
 const CHOICES: [Choice; 3] = [Choice::Fewest, Choice::FewestPerFailure, Choice::MostFailures];
 
+/// Looks at each membership that a dive may take: several times what a dive down to a packing
+/// does, so that one dive does not eat the budget.
+const MEMBER_LOOKS_MAX: u64 = 2000;
 /// Growth of the decisions that a dive may make, from one dive to the next, in thousandths.
 const GROWTH: u64 = 10;
 
@@ -162,10 +167,12 @@ impl<'a> Exact<'a> {
         let target = target.min(best.arena - 1) / self.unit * self.unit;
         let rank = RANKS[self.dive % RANKS.len()];
         self.search.choice = CHOICES[self.dive / RANKS.len() % CHOICES.len()];
+        self.search.walls = WALLS[self.dive / 2 % WALLS.len()];
         self.rank(rank, best);
         self.dive += 1;
         let before = self.search.sky.steps;
-        let limit = before + (task.steps_max - placer.steps);
+        let whole = self.sections.members_count() as u64 * MEMBER_LOOKS_MAX;
+        let limit = before + (task.steps_max - placer.steps).min(whole);
         let outcome = self.search.dive(target, self.decisions, limit);
         self.decisions += self.decisions * GROWTH / 1000;
         placer.steps += self.search.sky.steps - before + self.sections.ids.len() as u64;
