@@ -68,21 +68,25 @@ pub(crate) fn improve(task: &mut Task, best: &mut Placed, placer: &mut Placer) -
     task.lower_bound
 }
 
+/// Budgets that do not allow as many looks at each membership leave the complete search out.
+const MEMBER_LOOKS_MIN: u64 = 200;
+
 /// Turns without progress after which the local search leaves all work to the complete search.
 const LOCAL_IDLE_TURNS_MAX: u32 = 3;
 
 /// What the complete search works on, or `None` if the problem is too large for it.
 fn sections(task: &Task) -> Option<Sections> {
     let relation = task.relation;
+    let limit = (task.steps_max / MEMBER_LOOKS_MIN).min(limits::MEMBERS_MAX as u64) as usize;
     let cover = |clocks, durations: &dyn Fn(usize) -> u64| {
         let cliques = cover::cliques(relation, clocks, task.witness, task.steps_max)?;
-        Sections::new(Shape::Free, relation, task.pinned, durations, cliques.into_iter())
+        Sections::new(Shape::Free, relation, task.pinned, durations, cliques.into_iter(), limit)
     };
     match &task.problem.conflicts {
         Conflicts::Intervals(intervals) => {
             let durations = |b: usize| intervals[b].upper - intervals[b].lower;
             let cliques = Cliques::new(&relation.sizes, intervals);
-            Sections::new(Shape::Line, relation, task.pinned, durations, cliques)
+            Sections::new(Shape::Line, relation, task.pinned, durations, cliques, limit)
         }
         Conflicts::Clocks(clocks) => {
             let sum = |clock: &[u32]| clock.iter().map(|&c| u64::from(c)).sum::<u64>();

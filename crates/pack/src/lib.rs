@@ -18,6 +18,7 @@ mod exact;
 mod improve;
 pub mod limits;
 mod local;
+mod parts;
 mod place;
 mod portfolio;
 mod problem;
@@ -83,7 +84,12 @@ pub fn pack(problem: &Problem, budget: &Budget) -> Result<Packing, Error> {
         },
         steps_max,
     };
-    let lower_bound = improve::improve(&mut task, &mut best, &mut placer);
+    let lower_bound = if best.arena <= enough {
+        lower_bound
+    } else {
+        parts::improve_parts(&mut task, &mut best, &mut placer)
+            .unwrap_or_else(|| improve::improve(&mut task, &mut best, &mut placer))
+    };
     Ok(Packing {
         status: status(best.arena, lower_bound, bound.bytes, pinned_end),
         offsets: best.offsets,

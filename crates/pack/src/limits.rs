@@ -30,7 +30,7 @@ pub const STORED_PAIRS_MAX: usize = 1 << 22;
 pub const PORTFOLIO_STEPS: u64 = 200_000_000;
 
 /// Section memberships (buffers times the sections that each spans) of the complete search.
-pub const MEMBERS_MAX: usize = 1 << 22;
+pub const MEMBERS_MAX: usize = 1 << 21;
 
 /// Failed states that the complete search remembers, 16 bytes each.
 pub const FAILED_STATES_MAX: usize = 1 << 20;

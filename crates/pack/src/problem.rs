@@ -169,7 +169,7 @@ impl Budget {
     /// For plans made while a program starts: tens of milliseconds at worst.
     pub const PLAN: Self = Self { steps: 5_000_000, goal: Goal::Minimize };
     /// For a packing made once and kept: some seconds.
-    pub const THOROUGH: Self = Self { steps: 600_000_000, goal: Goal::Minimize };
+    pub const THOROUGH: Self = Self { steps: 1_000_000_000, goal: Goal::Minimize };
 }
 
 /// What is known about a packing's arena.

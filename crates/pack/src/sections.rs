@@ -6,7 +6,6 @@
 //! there are at most as many sections as buffers. For other relations (`cover.rs`) sections have
 //! no order.
 
-use crate::limits;
 use crate::problem::Interval;
 use crate::relation::Relation;
 
@@ -41,13 +40,14 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    /// Sections from a list of their members, or `None` beyond [`limits::MEMBERS_MAX`].
+    /// Sections from a list of their members, or `None` beyond `members_max` of these.
     pub fn new(
         shape: Shape,
         relation: &Relation,
         pinned: &[u64],
         durations: impl Fn(usize) -> u64,
         lists: impl Iterator<Item = Vec<usize>>,
+        members_max: usize,
     ) -> Option<Self> {
         let ids: Vec<usize> = (0..relation.count()).filter(|&b| relation.sizes[b] > 0).collect();
         let mut numbers = vec![0_u32; relation.count()];
@@ -58,7 +58,7 @@ impl Sections {
         for list in lists {
             members.extend(list.into_iter().map(|b| numbers[b]));
             starts.push(members.len() as u32);
-            if members.len() > limits::MEMBERS_MAX {
+            if members.len() > members_max {
                 return None;
             }
         }
