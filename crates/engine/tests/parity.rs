@@ -74,8 +74,22 @@ impl Difference {
     }
 }
 
+/// How the reference's greedy tokens are run. The bits are the same (see `one_answer.rs`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Continuation {
+    /// One by one, as a user's would.
+    Decoded,
+    /// With the prompt: dequantising a real model's weights for each token takes minutes.
+    Prefilled,
+}
+
 /// All sequences of a fixture on one model.
-fn compare(model: &Model, fixture: &Fixture, setup: &Setup) -> Difference {
+fn compare(
+    model: &Model,
+    fixture: &Fixture,
+    setup: &Setup,
+    continuation: Continuation,
+) -> Difference {
     let sequences = fixture.sequences();
     let longest = sequences.iter().map(|s| s.prompt.len() + s.greedy.len()).max().unwrap_or(2);
     let context = Setup::new(longest).context;
@@ -83,13 +97,19 @@ fn compare(model: &Model, fixture: &Fixture, setup: &Setup) -> Difference {
     let mut sum = Difference::default();
     for expected in &sequences {
         let mut difference = Difference::default();
+        let tokens = expected.tokens();
+        let prefilled = match continuation {
+            Continuation::Decoded => expected.prompt.len(),
+            Continuation::Prefilled => tokens.len(),
+        };
+        let (prompt, decoded) = tokens.split_at(prefilled);
         let wanted =
-            |position| expected.row(position).is_some() || position + 1 == expected.prompt.len();
-        prefill_some(&mut runner, 0, &expected.prompt, &wanted, &mut |position, runner, row| {
+            |position| expected.row(position).is_some() || position + 1 >= expected.prompt.len();
+        prefill_some(&mut runner, 0, prompt, &wanted, &mut |position, runner, row| {
             difference.row(expected, position, (runner, row));
         });
-        for (step, token) in expected.greedy.iter().enumerate() {
-            let position = expected.prompt.len() + step;
+        for (step, token) in decoded.iter().enumerate() {
+            let position = prefilled + step;
             let step = Step { slot: 0, token: *token, position: position as u32 };
             runner.decode(&[step]).expect("within bounds");
             difference.row(expected, position, (&runner, 0));
@@ -142,11 +162,12 @@ fn check_tiny(name: &str) {
     for file in fixture.model_files() {
         eprintln!("{file}");
         let model = tiny(file);
-        let exact = compare(&model, &fixture, &setup(Activations::Float, Dtype::F32));
+        let run = |setup: &Setup| compare(&model, &fixture, setup, Continuation::Decoded);
+        let exact = run(&setup(Activations::Float, Dtype::F32));
         check(file, &exact, FLOAT_NMSE_MAX);
-        let half = compare(&model, &fixture, &setup(Activations::Float, Dtype::F16));
+        let half = run(&setup(Activations::Float, Dtype::F16));
         check(file, &half, 4e-6);
-        let quantised = compare(&model, &fixture, &setup(Activations::Quantised, Dtype::F32));
+        let quantised = run(&setup(Activations::Quantised, Dtype::F32));
         match llama_cpp_nmse(&fixture, file) {
             Some(theirs) => {
                 eprintln!("  llama.cpp: nmse {theirs:.4e}");
@@ -188,7 +209,11 @@ fn check_real(name: &str, activations: Activations, kv: Dtype) {
     for file in fixture.model_files() {
         let Some(model) = real(file) else { continue };
         eprintln!("{file}");
-        let difference = compare(&model, &fixture, &setup(activations, kv));
+        let continuation = match activations {
+            Activations::Float => Continuation::Prefilled,
+            Activations::Quantised => Continuation::Decoded,
+        };
+        let difference = compare(&model, &fixture, &setup(activations, kv), continuation);
         let theirs = llama_cpp_nmse(&fixture, file).expect("llama.cpp's figure");
         eprintln!("  llama.cpp: nmse {theirs:.4e}");
         match activations {

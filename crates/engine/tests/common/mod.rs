@@ -233,14 +233,15 @@ pub fn tiny(file: &str) -> Model {
     Model::open(&fixtures().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// Opens a real model from `DCTMS_MODELS` or the repository's cache; `None`, with a line that
-/// says so, when it is not there.
+/// Opens a real model from the files that `DCTMS_TEST_MODELS` lists (separated by colons) or from
+/// the repository's cache; `None`, with a line that says so, when it is not there.
 pub fn real(file: &str) -> Option<Model> {
-    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/models");
-    let folders = std::env::var_os("DCTMS_MODELS").map(PathBuf::from).into_iter().chain([cache]);
-    let found = folders.map(|folder| folder.join(file)).find(|path| path.is_file());
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/models").join(file);
+    let listed = std::env::var_os("DCTMS_TEST_MODELS").unwrap_or_default();
+    let mut paths = std::env::split_paths(&listed).chain([cache]);
+    let found = paths.find(|path| path.ends_with(file) && path.is_file());
     if found.is_none() {
-        eprintln!("skipped: no {file} in DCTMS_MODELS or .cache/models (scripts/fetch_models.py)");
+        eprintln!("skipped: no {file} in DCTMS_TEST_MODELS or .cache/models (make models)");
     }
     found.map(|path| Model::open(&path).unwrap_or_else(|error| panic!("{file}: {error}")))
 }
