@@ -18,26 +18,26 @@ pub struct Advice {
     pub total_bytes: u64,
 }
 
-/// The refusal of a plan that does not fit: numbers first, then what would.
+/// The refusal of a plan that does not fit: numbers first, then what would. No line's end.
 #[must_use]
 pub fn refusal(envelope: &Envelope, source: &str, advice: &[Advice]) -> String {
     let short = envelope.total.saturating_sub(envelope.hardware);
     let mut text = format!(
-        "dctms: does not fit: M_max is {} bytes, the limit is {} bytes ({source}): {} bytes short\n",
+        "does not fit: M_max is {} bytes, the limit is {} bytes ({source}): {} bytes short",
         grouped(envelope.total),
         grouped(envelope.hardware),
         grouped(short),
     );
     if advice.is_empty() {
-        text.push_str("no setting of this model fits: it needs more memory or fewer weights\n");
+        text.push_str("\nno setting of this model fits: it needs more memory or fewer weights");
         return text;
     }
-    text.push_str("any one of these lines fits:\n");
+    text.push_str("\nany one of these lines fits:\n");
     let mut columns = Columns::named();
     for line in advice {
         columns.row([line.options.clone(), grouped(line.total_bytes), "bytes".to_string()]);
     }
-    text.push_str(&columns.lines(2));
+    text.push_str(columns.lines(2).trim_end());
     text
 }
 

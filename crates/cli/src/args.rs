@@ -71,8 +71,8 @@ impl PlanArgs {
     /// A value that is missing or out of range.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, UsageError> {
         match name {
-            "max-input" => self.max_input = Some(count(parser, name)?),
-            "max-output" => self.max_output = Some(count(parser, name)?),
+            "max-input" => self.max_input = Some(tokens(parser, name)?),
+            "max-output" => self.max_output = Some(tokens(parser, name)?),
             "sequences" => self.sequences = within(count(parser, name)?, name, 1, 64)?,
             "prefill-chunk" => {
                 self.prefill_chunk = within(count(parser, name)?, name, 1, 1 << 16)?;
@@ -115,6 +115,17 @@ pub fn count(parser: &mut lexopt::Parser, name: &str) -> Result<u64, UsageError>
     let value = text(parser, name)?;
     value.parse().map_err(|_| UsageError(format!("--{name} {value}: a whole number is expected")))
 }
+
+/// A number of tokens: at least one, and no more than any model's positions.
+///
+/// # Errors
+/// A missing value, no whole number, or one out of range.
+pub fn tokens(parser: &mut lexopt::Parser, name: &str) -> Result<u64, UsageError> {
+    within(count(parser, name)?, name, 1, TOKENS_MAX)
+}
+
+/// Most positions that a bound may ask for; no model is trained for a hundredth of them.
+const TOKENS_MAX: u64 = 1 << 30;
 
 /// A finite number within bounds.
 ///

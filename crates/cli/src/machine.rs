@@ -13,6 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::args::PlanArgs;
+use crate::commands::files::read_at_most;
 use crate::process;
 
 /// A machine and its peak rates.
@@ -78,12 +79,8 @@ fn from_profile(path: &Path, args: &PlanArgs) -> Result<Described, EngineError> 
     let bad = |what: String| {
         EngineError::new(Class::Usage, format!("machine profile {}: {what}", path.display()))
     };
-    let len = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?.len();
-    if len > PROFILE_BYTES_MAX {
-        return Err(bad(format!("{len} bytes, at most {PROFILE_BYTES_MAX}")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
-    let profile: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let text = read_at_most(path, PROFILE_BYTES_MAX).map_err(bad)?;
+    let profile: Value = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
     let integer = |key: &str| profile.get(key).and_then(Value::as_u64);
     let rate = |key: &str, default: f64| -> Result<f64, EngineError> {
         match profile.get(key) {
@@ -123,7 +120,7 @@ fn from_profile(path: &Path, args: &PlanArgs) -> Result<Described, EngineError> 
             memory_source: source.to_string(),
             lanes,
             isa,
-            profile_sha256: hexadecimal(&Sha256::digest(text.as_bytes())),
+            profile_sha256: hexadecimal(&Sha256::digest(&text)),
         },
     })
 }

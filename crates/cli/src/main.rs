@@ -41,7 +41,7 @@ fn main() -> std::process::ExitCode {
     match code {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("dctms: {error}");
+            commands::stream::note(format_args!("dctms: {error}\n"));
             std::process::ExitCode::from(1)
         }
     }

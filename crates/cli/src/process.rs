@@ -15,6 +15,7 @@ use dctms_system::processors::processors;
 use dctms_system::seal::Seal;
 
 use crate::HEAP;
+use crate::args::UsageError;
 
 /// Heap before a plan is known, bytes: arguments and machine facts.
 pub const BOOT_HEAP_BYTES: usize = 512 << 10;
@@ -67,6 +68,24 @@ pub struct Prepared {
     pub unlocked: Option<String>,
     /// The kernel refuses every further byte of address space until this is lifted.
     pub seal: Seal,
+}
+
+/// Arguments and environment, bytes with 8 for each: what the main thread's stack has room for.
+pub const WORDS_BYTES_MAX: u64 = 32 << 10;
+
+/// Refuses, before anything is parsed, words that the stack of the envelope does not hold.
+///
+/// # Errors
+/// Both numbers, and what helps.
+pub fn check_words() -> Result<(), UsageError> {
+    let words_bytes = dctms_system::process::words_bytes();
+    if words_bytes > WORDS_BYTES_MAX {
+        return Err(UsageError(format!(
+            "arguments and environment take {words_bytes} bytes, at most {WORDS_BYTES_MAX} are in \
+             the envelope: give long prompts by -f FILE, and start with less environment (env -i)"
+        )));
+    }
+    Ok(())
 }
 
 /// Opens the compile stage: allocations of this thread go to its region until
@@ -246,8 +265,7 @@ pub fn load(
 }
 
 /// The refusal of a plan that does not fit.
-#[must_use]
-pub fn does_not_fit(envelope: &Envelope) -> EngineError {
+fn does_not_fit(envelope: &Envelope) -> EngineError {
     EngineError::new(
         Class::DoesNotFit,
         format!(

@@ -54,6 +54,11 @@ impl VocabularyInfo {
             scores: array(checkpoint, "tokenizer.ggml.scores", &[ValueType::F32])?,
             merges: array(checkpoint, "tokenizer.ggml.merges", &[ValueType::String])?,
         };
+        // Without merges every text would silently become single bytes.
+        if info.model == "gpt2" && info.merges.is_none_or(|merges| merges.count() == 0) {
+            let what = "metadata tokenizer.ggml.merges is missing or empty";
+            return Err(format!("{what}: a byte-pair vocabulary (gpt2) needs it"));
+        }
         for (what, array) in [("token_type", info.types), ("scores", info.scores)] {
             if let Some(array) = array.filter(|array| array.count() != info.tokens.count()) {
                 return Err(format!(

@@ -17,6 +17,8 @@ use lexopt::prelude::*;
 
 use crate::HEAP;
 use crate::args::{PlanArgs, UsageError, count, unknown, within};
+use crate::commands::files::read_at_most;
+use crate::commands::stream::note;
 use crate::commands::{model_path, say};
 use crate::failure::Failure;
 use crate::machine::settings;
@@ -81,7 +83,8 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let args = EvalArgs::parse(parser)?;
     catch_stop_requests()?;
     let Ready { mut prepared, tokens, bos } = prepare(&args)?;
-    eprintln!("dctms: {} tokens, M_max {} bytes", tokens.len(), prepared.envelope.total);
+    let total = prepared.envelope.total;
+    note(format_args!("dctms: {} tokens, M_max {total} bytes\n", tokens.len()));
     let input = PerplexityInput { tokens: &tokens, ctx_size: args.ctx_size as usize, bos };
     let chunks = tokens.len() / input.ctx_size;
     let allocations = HEAP.allocations();
@@ -96,19 +99,19 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     HEAP.open_latch();
     let allocations = HEAP.allocations() - allocations;
     let result = result?;
-    eprintln!(
-        "dctms: ± {:.5} over {} predictions in {} chunks of {}",
+    note(format_args!(
+        "dctms: ± {:.5} over {} predictions in {} chunks of {}\n",
         result.deviation, result.predictions, result.chunks, args.ctx_size
-    );
+    ));
     match args.json {
         true => say(&json(&args, &prepared, tokens.len(), &result, allocations)?),
         false => say(&format!("perplexity {:.4}\n", result.perplexity)),
     }
 }
 
-/// The figures so far. Printing formats into the line's own small buffer: nothing is allocated.
+/// The figures so far.
 fn show(so_far: &Perplexity, chunks: usize) {
-    eprintln!("[{}/{chunks}] {:.4}", so_far.chunks, so_far.perplexity);
+    note(format_args!("[{}/{chunks}] {:.4}\n", so_far.chunks, so_far.perplexity));
 }
 
 fn json(
@@ -150,21 +153,20 @@ fn prepare(args: &EvalArgs) -> Result<Ready, Failure> {
         let limit = compile_heap_bytes(&model) + compile_extra_bytes;
         HEAP.set_compile_limit(limit as usize)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;
-        let (ids, bos) = encode(&model, &args.text)?;
+        let (ids, bos) = encode(&model, &args.text, text_bytes)?;
         check(ids.len(), args.ctx_size as usize)?;
-        let tokens = stage.lasting(|| ids.as_slice().to_vec());
-        drop(ids);
         let mut plan_args = args.plan.clone();
         plan_args.max_input = Some(args.ctx_size - 1);
         plan_args.max_output = Some(1);
         let mut settings = settings(&plan_args)?;
         settings.logit_rows = plan_args.prefill_chunk.min(args.ctx_size - 1);
-        settings.runtime.heap_fixed_bytes += (tokens.len() * size_of::<u32>()) as u64;
+        settings.runtime.heap_fixed_bytes += (ids.len() * size_of::<u32>()) as u64;
         settings.runtime.compile_extra_bytes = compile_extra_bytes;
         let bounds = resolve_bounds(&model, &settings, None)?;
         let planned = process::certify(&model, &settings, &bounds)?;
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
-        (started, tokens, bos)
+        // Only now has the run's heap the room that the plan gives it.
+        (started, stage.lasting(|| ids.as_slice().to_vec()), bos)
     };
     stage.close()?;
     Ok(Ready { prepared: process::load(started, None)?, tokens, bos })
@@ -181,13 +183,17 @@ fn text_len(path: &Path) -> Result<u64, EngineError> {
 
 /// The tokens of the text as llama-perplexity makes them: ends as the metadata says, texts of
 /// special tokens as text. And BOS, if the model asks for it.
-fn encode(model: &Model, path: &Path) -> Result<(Vec<u32>, Option<u32>), EngineError> {
+fn encode(
+    model: &Model,
+    path: &Path,
+    text_bytes: u64,
+) -> Result<(Vec<u32>, Option<u32>), EngineError> {
     let vocabulary = model
         .vocabulary
         .as_ref()
         .ok_or_else(|| EngineError::new(Class::File, "the model has no tokeniser".to_string()))?;
-    let text = std::fs::read(path)
-        .map_err(|error| EngineError::new(Class::Usage, format!("{}: {error}", path.display())))?;
+    let text = read_at_most(path, text_bytes)
+        .map_err(|what| EngineError::new(Class::Usage, format!("{}: {what}", path.display())))?;
     let mut tables = vec![0; vocabulary.layout.len_bytes()];
     let bytes = model.vocabulary_bytes(vocabulary)?;
     dctms_text::build(&vocabulary.layout, &vocabulary.info.view(&bytes), &mut tables)

@@ -28,14 +28,28 @@ pub fn named(path: &Path) -> String {
 /// Class `File`: it cannot be read, is longer than `bytes_max`, or is not UTF-8.
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, EngineError> {
     let fault = |what: String| EngineError::new(Class::File, format!("{}: {what}", named(path)));
-    let file = File::open(path).map_err(|error| fault(error.to_string()))?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| fault(error.to_string()))?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(fault(format!("more than {bytes_max} bytes")));
-    }
+    let bytes = read_at_most(path, bytes_max).map_err(fault)?;
     String::from_utf8(bytes)
         .map_err(|error| fault(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to())))
+}
+
+/// The bytes of a file, whatever it is: a pipe or a device may say that it is empty and never
+/// end. Takes no more memory than is read.
+///
+/// # Errors
+/// What the operating system said, or that there are more than `bytes_max`.
+pub fn read_at_most(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let expected = file.metadata().map_err(|error| error.to_string())?.len();
+    if expected > bytes_max {
+        return Err(format!("{expected} bytes, at most {bytes_max}"));
+    }
+    let mut bytes = Vec::with_capacity(expected as usize + 1);
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(format!("more than {bytes_max} bytes")),
+        false => Ok(bytes),
+    }
 }
 
 /// A plan from its JSON, digest checked.

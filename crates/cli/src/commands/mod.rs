@@ -20,6 +20,7 @@ use crate::failure::Failure;
 /// # Errors
 /// Whatever the command ends with.
 pub fn dispatch() -> Result<(), Failure> {
+    crate::process::check_words()?;
     let mut parser = lexopt::Parser::from_env();
     let command = match parser.next()? {
         Some(lexopt::Arg::Value(value)) => value.to_string_lossy().into_owned(),

@@ -159,8 +159,8 @@ fn verdict(
     let envelope = &plan.envelope;
     if !envelope.fits() {
         let advice = advise(model, settings, plan, envelope.hardware);
-        note(&refusal(envelope, &plan.machine.memory_source, &advice));
-        return Err(Failure::Reported(Class::DoesNotFit.exit_code()));
+        let refusal = refusal(envelope, &plan.machine.memory_source, &advice);
+        return Err(EngineError::new(Class::DoesNotFit, refusal).into());
     }
     // A plan for another machine or another limit says nothing of this one.
     if words.plan.machine.is_some() || limited(words).memory_limit.is_some() {
@@ -189,6 +189,6 @@ fn nothing_fits(model: &Model, settings: &PlanSettings, error: EngineError) -> F
         .and_then(|bounds| planning::plan_unverified(model, settings, &bounds));
     let Ok(plan) = plan else { return error.into() };
     let advice = advise(model, settings, &plan, settings.machine.memory_bytes);
-    note(&refusal(&plan.envelope, &plan.machine.memory_source, &advice));
-    Failure::Reported(Class::DoesNotFit.exit_code())
+    let refusal = refusal(&plan.envelope, &plan.machine.memory_source, &advice);
+    EngineError::new(Class::DoesNotFit, refusal).into()
 }

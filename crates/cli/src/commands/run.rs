@@ -20,9 +20,9 @@ use dctms_system::interrupt::catch_stop_requests;
 use dctms_system::process::{FaultScope, faults};
 use dctms_text::Tokenizer;
 
-use super::files::note;
 use crate::HEAP;
 use crate::advice::{advise, refusal};
+use crate::commands::stream::note;
 use crate::failure::Failure;
 use crate::machine::settings;
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
@@ -45,17 +45,17 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let mut ready = prepare(&args)?;
     let (prepared, bounds) = (&ready.prepared, ready.prepared.runner.bounds());
     if args.format == Format::Text {
-        eprintln!(
-            "dctms: M_max {:.1} MiB of {:.1} MiB; {} + {} tokens; loaded in {:.2} s",
+        note(format_args!(
+            "dctms: M_max {:.1} MiB of {:.1} MiB; {} + {} tokens; loaded in {:.2} s\n",
             mebibytes(prepared.envelope.total),
             mebibytes(prepared.envelope.hardware),
             bounds.max_input_tokens,
             bounds.max_output_tokens,
             started.elapsed().as_secs_f64()
-        );
-        if let Some(why) = &prepared.unlocked {
-            eprintln!("dctms: warning: memory is not locked ({why})");
-        }
+        ));
+    }
+    if let Some(why) = &prepared.unlocked {
+        note(format_args!("dctms: warning: memory is not locked ({why})\n"));
     }
     generate_all(&args, &mut ready)
 }
@@ -75,10 +75,7 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
         let model = Model::open(&args.model_path()?)?;
         stage.limit_for(&model)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;
-        let mut prompts: Vec<Vec<u32>> = Vec::new();
-        for prompt in prompts::read(args, &model)? {
-            stage.lasting(|| prompts.push(prompt.clone()));
-        }
+        let prompts = prompts::read(args, &model)?;
         let mut plan_args = args.plan.clone();
         plan_args.sequences = plan_args.sequences.max(prompts.len() as u64);
         plan_args.max_output = plan_args.max_output.or(args.limit);
@@ -93,7 +90,8 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
         let (planned, bounds) = certify(args, &model, &settings, bounds)?;
         debug_assert_eq!(planned.plan.bounds, bounds);
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
-        (started, prompts)
+        // Only now has the run's heap the room that the plan gives it.
+        (started, stage.lasting(|| prompts.clone()))
     };
     let compile_heap_peak_bytes = stage.close()?;
     let progress = Progress::new(started.weights_bytes());
@@ -118,10 +116,10 @@ fn certify(
     if args.limit.is_none() && args.plan.max_output.is_none() {
         let fitting = fit_output(model, settings, &bounds)?;
         if let Some(fitting) = fitting {
-            eprintln!(
-                "dctms: output capped at {} tokens: no more fits into {} bytes",
+            note(format_args!(
+                "dctms: output capped at {} tokens: no more fits into {} bytes\n",
                 fitting.max_output_tokens, settings.machine.memory_bytes
-            );
+            ));
             return Ok((process::certify(model, settings, &fitting)?, fitting));
         }
     }
@@ -131,8 +129,8 @@ fn certify(
         return Err(error.into());
     }
     let advice = advise(model, settings, &plan, plan.envelope.hardware);
-    note(&refusal(&plan.envelope, &plan.machine.memory_source, &advice));
-    Err(Failure::Reported(Class::DoesNotFit.exit_code()))
+    let refusal = refusal(&plan.envelope, &plan.machine.memory_source, &advice);
+    Err(EngineError::new(Class::DoesNotFit, refusal).into())
 }
 
 /// Bounds that the prompt and the limit pass are raised before there is a plan, and it is said.
@@ -144,7 +142,9 @@ fn replanned(mut settings: PlanSettings, longest: u64, limit: Option<u64>) -> Pl
         if let (Some(given), Some(wanted)) = (*bound, wanted)
             && wanted > given
         {
-            eprintln!("dctms: max {what} raised from {given} to {wanted} tokens (--replan)");
+            note(format_args!(
+                "dctms: max {what} raised from {given} to {wanted} tokens (--replan)\n"
+            ));
             *bound = Some(wanted);
         }
     }
@@ -213,6 +213,7 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
         minor_faults: after.minor - before.minor,
         major_faults: after.major - before.major,
         allocations,
+        locked: prepared.unlocked.is_none(),
         options: &options,
     };
     sink.finish(&mut report)

@@ -1,4 +1,5 @@
-//! Text to standard output through a small fixed buffer, so that a long report takes no heap.
+//! Text to the standard streams through small fixed buffers, so that it takes no heap, and a
+//! reader that has gone away is no failure.
 
 use std::fmt;
 
@@ -71,6 +72,42 @@ impl Output {
             self.error = Stream::Output.write_all(&self.buffer[..self.len]).err();
         }
         self.len = 0;
+    }
+}
+
+/// Says something on standard error; nobody listening is no failure (`eprintln!` would panic).
+/// Allocates nothing.
+pub fn note(text: fmt::Arguments<'_>) {
+    let mut line = Note { buffer: [0; NOTE_BYTES], len: 0 };
+    let _ = fmt::Write::write_fmt(&mut line, text);
+    line.flush();
+}
+
+/// Bytes of a note that are written at once: most notes are one write.
+const NOTE_BYTES: usize = 512;
+
+struct Note {
+    buffer: [u8; NOTE_BYTES],
+    len: usize,
+}
+
+impl Note {
+    fn flush(&mut self) {
+        let _ = Stream::Error.write_all(&self.buffer[..self.len]);
+        self.len = 0;
+    }
+}
+
+impl fmt::Write for Note {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.as_bytes().chunks(NOTE_BYTES) {
+            if self.len + piece.len() > NOTE_BYTES {
+                self.flush();
+            }
+            self.buffer[self.len..self.len + piece.len()].copy_from_slice(piece);
+            self.len += piece.len();
+        }
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ use super::mebibytes;
 use super::options::RunArgs;
 use super::progress::Progress;
 use crate::HEAP;
+use crate::commands::stream::note;
 use crate::failure::Failure;
 use crate::machine::settings;
 use crate::process::{self, CompileStage, HeapLimit, Prepared, Started};
@@ -147,15 +148,15 @@ fn replan(
             let message = "the new plan's caches are not like the old one's";
             return Err(EngineError::new(Class::System, message).into());
         }
-        eprintln!(
+        note(format_args!(
             "dctms: new plan: {} + {} → {} + {output} tokens, M_max {:.1} → {:.1} MiB; \
-             {positions} positions carried over",
+             {positions} positions carried over\n",
             before.max_input_tokens,
             before.max_output_tokens,
             bounds.max_input_tokens,
             mebibytes(envelope.total),
             mebibytes(planned.plan.envelope.total),
-        );
+        ));
         (started, old)
     };
     drop(old);
@@ -295,7 +296,9 @@ impl<'a> Chat<'a> {
                 Ok(Turn::NeedsRoom { tokens, line }) => {
                     return Ok(Outcome::NeedsRoom { tokens, line });
                 }
-                Err(error) if error.class == Class::OverBound => eprintln!("dctms: {error}"),
+                Err(error) if error.class == Class::OverBound => {
+                    note(format_args!("dctms: {error}\n"));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -379,14 +382,16 @@ impl<'a> Chat<'a> {
             ));
         }
         if continued.is_none() && !self.before.is_empty() {
-            eprintln!("dctms: the template rewrote earlier turns: running them again");
+            note(format_args!("dctms: the template rewrote earlier turns: running them again\n"));
         }
         if continued.is_none() {
             self.sequence[0].clear();
         }
         let limit = self.limit.min(room - tokens.len());
         if limit < self.limit {
-            eprintln!("dctms: {limit} positions are left for this reply (--replan makes room)");
+            note(format_args!(
+                "dctms: {limit} positions are left for this reply (--replan makes room)\n"
+            ));
         }
         self.sequence[0].begin(&tokens, limit)?;
         self.before = text;

@@ -7,7 +7,7 @@ use dctms_engine::{Class, EngineError};
 use dctms_exec::sample::SamplerRecord;
 use lexopt::prelude::*;
 
-use crate::args::{PlanArgs, UsageError, count, number, text, unknown};
+use crate::args::{PlanArgs, UsageError, count, number, text, tokens, unknown};
 
 /// What goes to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl RunArgs {
                     let path = parser.value()?.into();
                     args.set_input(Input::File(path))?;
                 }
-                Short('n') => args.limit = Some(count(parser, "n")?),
+                Short('n') => args.limit = Some(tokens(parser, "n")?),
                 Short('m') => args.model = Some(parser.value()?.into()),
                 Long(name) => {
                     let name = name.to_string();

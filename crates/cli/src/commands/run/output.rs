@@ -84,6 +84,8 @@ pub struct Report<'a> {
     pub major_faults: u64,
     /// Allocations after sealing.
     pub allocations: u64,
+    /// Whether memory is locked, so that no page faults.
+    pub locked: bool,
     /// What was asked.
     pub options: &'a GenerationOptions,
 }
@@ -192,7 +194,7 @@ impl Report<'_> {
             out,
             ",\"peak_bytes\":{},\"m_max_bytes\":{},\"heap_peak_bytes\":{},\"heap_bytes\":{},\
              \"compile_heap_peak_bytes\":{},\"minor_faults\":{},\"major_faults\":{},\
-             \"allocations\":{}",
+             \"allocations\":{},\"locked\":{}",
             memory.peak_resident_bytes,
             self.envelope.total,
             heap.live_peak_bytes,
@@ -201,6 +203,7 @@ impl Report<'_> {
             self.minor_faults,
             self.major_faults,
             self.allocations,
+            self.locked,
         );
         Ok(())
     }

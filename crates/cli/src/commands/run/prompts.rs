@@ -9,10 +9,13 @@ use dctms_text::{
     SpecialText, Tokenizer,
 };
 
-use super::options::{Input, RunArgs, usage};
+use dctms_engine::planning::prompt_bytes_max;
 
-/// Longest prompt file, bytes: within the heap of the stage that reads it.
-const PROMPT_FILE_BYTES_MAX: u64 = 2 << 20;
+use super::options::{Input, RunArgs, usage};
+use crate::commands::files::read_at_most;
+
+/// Longest file of prompts or of ids, bytes: within the heap of the stage that reads it.
+const PROMPT_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The prompts as token ids, one a sequence.
 ///
@@ -21,11 +24,14 @@ const PROMPT_FILE_BYTES_MAX: u64 = 2 << 20;
 pub fn read(args: &RunArgs, model: &Model) -> Result<Vec<Vec<u32>>, EngineError> {
     match &args.input {
         Input::Chat => Err(usage("a prompt is needed: -p TEXT or -f FILE".to_string())),
-        Input::Ids(path) => Ok(vec![ids(&read_file(path)?, model)?]),
+        Input::Ids(path) => Ok(vec![ids(&read_file(path, PROMPT_FILE_BYTES_MAX)?, model)?]),
         Input::Text(text) => texts(args, model, &[text.as_str()]),
-        Input::File(path) => texts(args, model, &[&read_file(path)?]),
+        Input::File(path) => {
+            let bytes_max = PROMPT_FILE_BYTES_MAX.max(prompt_bytes_max(model));
+            texts(args, model, &[&read_file(path, bytes_max)?])
+        }
         Input::Lines(path) => {
-            let file = read_file(path)?;
+            let file = read_file(path, PROMPT_FILE_BYTES_MAX)?;
             let prompts = json_lines(&file)?;
             let prompts: Vec<&str> = prompts.iter().map(String::as_str).collect();
             texts(args, model, &prompts)
@@ -33,32 +39,45 @@ pub fn read(args: &RunArgs, model: &Model) -> Result<Vec<Vec<u32>>, EngineError>
     }
 }
 
-fn read_file(path: &Path) -> Result<String, EngineError> {
+fn read_file(path: &Path, bytes_max: u64) -> Result<String, EngineError> {
     let fail = |what: String| EngineError::new(Class::Usage, format!("{}: {what}", path.display()));
-    let len = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
-    if len > PROMPT_FILE_BYTES_MAX {
-        return Err(fail(format!("{len} bytes, at most {PROMPT_FILE_BYTES_MAX}")));
-    }
-    std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))
+    let bytes = read_at_most(path, bytes_max).map_err(fail)?;
+    String::from_utf8(bytes)
+        .map_err(|error| fail(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to())))
 }
 
 /// Token ids separated by white space or commas (a JSON array of numbers is one such text).
 fn ids(text: &str, model: &Model) -> Result<Vec<u32>, EngineError> {
     let separators = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
-    let words = text.split(separators).filter(|word| !word.is_empty());
-    let ids = words
-        .map(|word| match word.parse::<u32>() {
-            Ok(id) if u64::from(id) < model.config.vocabulary => Ok(id),
-            _ => Err(usage(format!(
-                "--prompt-ids: {word} is no token id below {}",
-                model.config.vocabulary
-            ))),
-        })
-        .collect::<Result<Vec<u32>, _>>()?;
+    let mut ids = Vec::new();
+    for word in text.split(separators).filter(|word| !word.is_empty()) {
+        match word.parse::<u32>() {
+            Ok(id) if u64::from(id) < model.config.vocabulary => ids.push(id),
+            _ => {
+                return Err(usage(format!(
+                    "--prompt-ids: {word} is no token id below {}",
+                    model.config.vocabulary
+                )));
+            }
+        }
+        check_context(ids.len(), model)?;
+    }
     if ids.is_empty() {
         return Err(usage("--prompt-ids: the file has no token ids".to_string()));
     }
     Ok(ids)
+}
+
+/// Refuses what no plan of the model can hold, before more of it is kept.
+fn check_context(tokens: usize, model: &Model) -> Result<(), EngineError> {
+    let context = model.config.context;
+    match tokens as u64 > context {
+        true => Err(EngineError::new(
+            Class::OverBound,
+            format!("a prompt of {tokens} tokens or more passes the model's context of {context}"),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// One prompt a line: a JSON string, or an object with `prompt`.
@@ -101,7 +120,7 @@ fn one_text(
     tokenizer: &Tokenizer<'_>,
     prompt: &str,
 ) -> Result<Vec<u32>, EngineError> {
-    let longest = dctms_engine::planning::prompt_bytes_max(model);
+    let longest = prompt_bytes_max(model);
     if prompt.len() as u64 > longest {
         return Err(EngineError::new(
             Class::OverBound,
@@ -134,6 +153,7 @@ fn one_text(
     if ids.is_empty() {
         return Err(usage("the prompt is empty".to_string()));
     }
+    check_context(ids.len(), model)?;
     Ok(ids)
 }
 
