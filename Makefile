@@ -7,15 +7,16 @@ PYTHON ?= python3
 DCTMS  := target/release/dctms
 MODELS := .cache/models
 MODEL  := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
-PROMPT ?= Write one sentence about the sea.
+PROMPT ?= Name three primary colours.
 
 .PHONY: run test build lint docs unit plans models clean
 .DELETE_ON_ERROR:
 
 run: $(MODEL) build
+	$(DCTMS) plan $(MODEL) --max-input 2048 --max-output 256
 	$(DCTMS) run $(MODEL) -p "$(PROMPT)"
 
-test: lint docs models unit
+test: lint docs models unit plans
 
 build:
 	$(CARGO) build --release --locked --package dctms

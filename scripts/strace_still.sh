@@ -53,7 +53,7 @@ sed -n "${first},${last}p" "$folder/calls" | awk -v control="$control" -v tokens
             "control thread: " count["control", "futex"] + 0 " futex, " \
             count["control", "write"] + 0 " write, " count["control", "other"] + 0 " other calls")
         claim(count["control", "write"] <= tokens, \
-            count["control", "write"] + 0 " writes for " tokens " tokens (a token that ends " \
-            "inside a character has none of its own)")
+            count["control", "write"] + 0 " writes for " tokens " tokens (control tokens " \
+            "and parts of a character write nothing)")
         exit failed > 0
     }'
