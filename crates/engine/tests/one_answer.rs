@@ -9,7 +9,11 @@ mod common;
 
 use common::{Fixture, Setup, prefill_all, real, tiny};
 use dctms_engine::Model;
+use dctms_engine::generation::{
+    Control, EndTokens, GenerationOptions, LogitsDigest, Sequence, Timing, generate,
+};
 use dctms_engine::runner::{Runner, Step};
+use dctms_exec::sample::SamplerRecord;
 use dctms_ir::Dtype;
 use dctms_kernels::isa::Isa;
 use dctms_planner::Activations;
@@ -180,6 +184,51 @@ tiny_models! {
 fn k_quants_with_float_activations() {
     let setup = Setup { activations: Activations::Float, ..base(Dtype::F16) };
     check(&tiny("qwen3-k-quants-mixed.gguf"), &setup);
+}
+
+/// Token ids and digest of the logits of each sequence's sampled steps.
+fn sampled(runner: &mut Runner, seed: u64, prompts: &[(u32, &[u32])]) -> Vec<(Vec<u32>, Row)> {
+    const LIMIT: usize = 24;
+    let mut sequences: Vec<Sequence> = Vec::new();
+    for (slot, prompt) in prompts {
+        let mut sequence = Sequence::new(*slot, prompt.len() + LIMIT);
+        sequence.begin(prompt, LIMIT).expect("within bounds");
+        sequences.push(sequence);
+    }
+    let options = GenerationOptions {
+        sampler: SamplerRecord { temperature: 1.2, top_p: 0.98, ..SamplerRecord::GREEDY },
+        seed,
+        end_tokens: EndTokens::Ignored,
+        stop_texts: Vec::new(),
+        digest: LogitsDigest::Computed,
+    };
+    let mut timing = Timing::with_steps(LIMIT);
+    let emit = &mut |_: usize, _: &str| Control::Continue;
+    generate(runner, None, &mut sequences, &options, &mut timing, emit).expect("within bounds");
+    sequences.iter().map(|s| (s.generated().to_vec(), s.logits_sha256())).collect()
+}
+
+/// With a seed, sampled tokens too are the same alone, together, and on other lanes.
+#[test]
+fn sampled_tokens_do_not_depend_on_company() {
+    let model = tiny("qwen3-k-quants-mixed.gguf");
+    let setup = Setup { sequences: 4, rows: 4, ..base(Dtype::F16) };
+    let lens = [5, 33, 64, 100];
+    let prompts = lens.map(|len| token_ids(len as u64, len, model.config.vocabulary));
+    let slots = [2, 0, 3, 1];
+    let together: Vec<(u32, &[u32])> =
+        slots.into_iter().zip(prompts.iter().map(Vec::as_slice)).collect();
+    let expected = sampled(&mut setup.start(&model), 11, &together);
+    let fewest = std::collections::BTreeSet::from_iter(expected.iter().map(|(ids, _)| ids));
+    assert_eq!(fewest.len(), 4, "four different texts");
+    for (lanes, isa) in [(1, setup.isa), (3, Isa::Scalar)] {
+        let mut runner = Setup { lanes, isa, chunk: 7, ..setup.clone() }.start(&model);
+        for (index, prompt) in together.iter().enumerate() {
+            // The seed of a sequence is the first one's plus its number.
+            let alone = sampled(&mut runner, 11 + index as u64, &[*prompt]);
+            assert_eq!(alone[0], expected[index], "sequence {index} on {lanes} lanes");
+        }
+    }
 }
 
 /// A real model, shortly: the scalar code would take minutes.

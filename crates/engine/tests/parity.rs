@@ -15,8 +15,11 @@ use dctms_engine::runner::{Runner, Step};
 use dctms_ir::Dtype;
 use dctms_planner::Activations;
 
-/// NMSE that f32 arithmetic must stay under.
-const FLOAT_NMSE_MAX: f64 = 1e-6;
+/// NMSE of f32 arithmetic: two correct orders of summation differ by about 1e-12 here. (The
+/// project promises 1e-6; so much less would already be a defect worth finding.)
+const FLOAT_NMSE_MAX: f64 = 1e-10;
+/// NMSE with f16 keys and values: their rounding alone makes some 1e-7.
+const HALF_CACHE_NMSE_MAX: f64 = 1e-6;
 /// With quantised activations, how much of llama.cpp's NMSE is allowed.
 const QUANTISED_NMSE_RATIO_MAX: f64 = 1.1;
 
@@ -155,8 +158,7 @@ fn setup(activations: Activations, kv: Dtype) -> Setup {
     Setup { activations, kv, ..Setup::new(65) }
 }
 
-/// A tiny model in f32 arithmetic; with f16 keys and values, whose rounding alone makes about
-/// 1e-6 (llama.cpp's figures say the same), within the larger of 2e-6 and twice llama.cpp's.
+/// A tiny model in f32 arithmetic, with f16 keys and values, and as it would run.
 fn check_tiny(name: &str) {
     let fixture = Fixture::read(name);
     for file in fixture.model_files() {
@@ -166,7 +168,7 @@ fn check_tiny(name: &str) {
         let exact = run(&setup(Activations::Float, Dtype::F32));
         check(file, &exact, FLOAT_NMSE_MAX);
         let half = run(&setup(Activations::Float, Dtype::F16));
-        check(file, &half, 4e-6);
+        check(file, &half, HALF_CACHE_NMSE_MAX);
         let quantised = run(&setup(Activations::Quantised, Dtype::F32));
         match llama_cpp_nmse(&fixture, file) {
             Some(theirs) => {
