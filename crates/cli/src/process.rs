@@ -45,7 +45,7 @@ pub const LANE_STACK_BYTES: usize = 128 << 10;
 pub const NOT_COVERED: [&str; 3] = [
     "kernel page tables: 8 bytes for each 4 KiB mapped",
     "kernel stacks and descriptors of each thread: about 32 KiB",
-    "page cache of the model file while it is read: dropped piece by piece",
+    "page cache of the model file while it is read: reclaimable, dropped after loading",
 ];
 
 /// Stack of every thread beside the main one.
