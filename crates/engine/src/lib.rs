@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod error;
 pub mod evaluate;
 pub mod generation;

@@ -87,6 +87,14 @@ impl Arena {
         self.len_bytes
     }
 
+    /// All bytes as 64-bit words, for an arena that nobody else has pointers into (a session never
+    /// gives its own away exclusively).
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: the range is mapped, writable, zero at first and aligned to a page; any bits are
+        // a word; the borrow is exclusive, and whoever made pointers of `base` answers for them.
+        unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.len_bytes / 8) }
+    }
+
     /// Makes every page resident; contents stay as they are.
     pub fn prefault(&self) -> Prefault {
         // SAFETY: the range is this arena's own; populating keeps its contents.

@@ -1,5 +1,6 @@
 //! The commands by name.
 
+pub mod bench;
 pub mod compare;
 pub mod diff;
 pub mod eval;
@@ -39,6 +40,7 @@ pub fn dispatch() -> Result<(), Failure> {
         "verify" => verify::run(&mut parser),
         "inspect" => inspect::run(&mut parser),
         "pack" => pack::run(&mut parser),
+        "bench" => bench::run(&mut parser),
         "help" => help(),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
         other => Err(UsageError(format!("unknown command {other}")).into()),
@@ -70,6 +72,7 @@ dctms: language models inside a memory envelope that is proven before they run
   dctms run [MODEL] -p TEXT       generate text (chat template, greedy)
   dctms eval [MODEL] --perplexity FILE
                                   perplexity of a text, as llama-perplexity's
+  dctms bench [MODEL]             speed, latency, memory (--depth N --json --compare OLD.json)
   dctms verify PLAN.json          check a plan from disk (--model FILE: against its model)
   dctms inspect [MODEL]           metadata, tensors and types of a model file
   dctms pack FILE.csv             place buffers in one arena
