@@ -21,9 +21,14 @@ fn planned_of(model: &Path, folder: &Folder, name: &str, words: &[&str]) -> Path
 
 /// Replaces text in a plan and prints a right digest into it again.
 fn forged(plan: &str, from: &str, to: &str) -> String {
-    use sha2::Digest;
     let text = plan.replacen(from, to, 1);
     assert_ne!(text, plan, "{from} is in the plan");
+    digested(&text)
+}
+
+/// The text with the digest of what it says now.
+fn digested(text: &str) -> String {
+    use sha2::Digest;
     let start = text.rfind("\"digest\":\"").unwrap() + "\"digest\":\"".len();
     let without = format!("{}\"}}", &text[..start]);
     let digest: String =
@@ -157,4 +162,62 @@ fn a_difference_is_told_with_its_reasons() {
     let kv = groups.iter().filter(|row| row["term"] == "kv");
     let explained: i64 = kv.map(|row| bytes(row, "new") - bytes(row, "old")).sum();
     assert_eq!(explained, row("keys and values").2);
+}
+
+/// A small generator, seeded, so that a failure can be had again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) % bound as u64) as usize
+    }
+}
+
+/// Where the whole numbers of a text are.
+fn numbers(text: &str) -> Vec<std::ops::Range<usize>> {
+    let bytes = text.as_bytes();
+    let is_start = |at: usize| {
+        bytes[at].is_ascii_digit() && matches!(bytes[at - 1], b':' | b'[' | b',' | b' ')
+    };
+    let end =
+        |start: usize| start + bytes[start..].iter().take_while(|b| b.is_ascii_digit()).count();
+    (1..bytes.len()).filter(|at| is_start(*at)).map(|start| start..end(start)).collect()
+}
+
+#[test]
+fn no_number_in_a_plan_can_crash_the_checker() {
+    let folder = Folder::new("numbers");
+    let right = std::fs::read_to_string(planned(&folder, "plan.json", &[])).unwrap();
+    let places = numbers(&right);
+    let file = folder.file("forged.json");
+    let llama = model(LLAMA);
+    let mut random = Random(7);
+    let mut refused = 0;
+    for round in 0..120 {
+        let place = places[random.below(places.len())].clone();
+        let old = right[place.clone()].to_string();
+        let value: u128 = old.parse().unwrap();
+        let new = match random.below(6) {
+            0 => value + 1,
+            1 => value.saturating_sub(1),
+            2 => 0,
+            3 => u128::from(u64::MAX),
+            4 => u128::from(u32::MAX) + 1,
+            _ => value * 2 + 64,
+        };
+        let mut text = right.clone();
+        text.replace_range(place.clone(), &new.to_string());
+        std::fs::write(&file, digested(&text)).unwrap();
+        let output =
+            dctms(["verify".as_ref(), file.as_os_str(), "--model".as_ref(), llama.as_os_str()]);
+        let at = &right[place.start.saturating_sub(40)..place.end];
+        assert!(matches!(code(&output), 0 | 2), "round {round}: {at} → {new}: {}", errors(&output));
+        refused += usize::from(code(&output) == 2);
+    }
+    // Costs and a few reported figures are free; the rest is not.
+    assert!(refused > 60, "{refused}");
 }

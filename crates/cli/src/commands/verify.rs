@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use dctms_engine::planning::program;
 use dctms_engine::{Class, EngineError, Model};
-use dctms_ir::Plan;
 use dctms_ir::op::OpKind;
+use dctms_ir::{Plan, Program};
 use dctms_planner::{Activations, grain, legalise};
 use dctms_system::heap::Region;
 use lexopt::prelude::*;
@@ -93,14 +93,24 @@ fn refuse(what: &str, lines: &[String]) -> Failure {
 
 /// What of the plan is not as the model's file has it.
 fn against_model(plan: &Plan, model: &Model) -> Result<Vec<String>, EngineError> {
-    let logical = program(model, &plan.bounds)?;
-    let activations = activations(plan);
-    let mut built = legalise::legalise(&logical, plan.machine.lanes, activations)?;
-    grain::assign(&mut built, plan.machine.lanes);
+    // Bounds or lanes that make no program are the plan's defect, not the command's.
+    let mut built = match rebuilt(plan, model) {
+        Ok(built) => built,
+        Err(error) => return Ok(vec![format!("no program has the plan's bounds: {error}")]),
+    };
     if plan.program.models.first().is_some_and(|stated| stated.sha256.is_some()) {
         built.models[0].sha256 = Some(hash::of_files(model)?);
     }
     Ok(differences(&plan.program, &built))
+}
+
+/// The legalised program of a model with a plan's bounds and lanes.
+fn rebuilt(plan: &Plan, model: &Model) -> Result<Program, EngineError> {
+    let logical = program(model, &plan.bounds)?;
+    let lanes = plan.machine.lanes;
+    let mut built = legalise::legalise(&logical, lanes, activations(plan))?;
+    grain::assign(&mut built, lanes);
+    Ok(built)
 }
 
 /// Which path of the products a plan takes: seen from its operations.
