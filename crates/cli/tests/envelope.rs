@@ -152,6 +152,27 @@ fn instruction_sets_give_one_answer() {
 }
 
 #[test]
+fn an_evaluation_stays_inside_and_gives_one_answer() {
+    let folder = Folder::new();
+    let text = std::fs::read(fixture("alice.txt")).expect("a text");
+    let text = folder.file("text", &text[..4000]);
+    for model in ["llama-f16", "gemma3-f16"] {
+        let mut answer = None;
+        for words in ["--lanes 1", "--lanes 2 --prefill-chunk 7", "--lanes 3 --kv-type f16"] {
+            let child = dctms("eval --ctx-size 48 --perplexity").arg(&text).args(words);
+            let report = child.arg(fixture(&format!("{model}.gguf"))).json();
+            for (part, whole) in [("peak_bytes", "m_max_bytes"), ("heap_peak_bytes", "heap_bytes")]
+            {
+                assert!(report.integer(part) <= report.integer(whole), "{words}: {}", report.value);
+            }
+            assert_eq!(report.integer("allocations"), 0, "{words}");
+            let perplexity = report.value["perplexity"].clone();
+            assert_eq!(*answer.get_or_insert_with(|| perplexity.clone()), perplexity, "{words}");
+        }
+    }
+}
+
+#[test]
 fn a_real_model_fills_its_envelope() {
     let Some(model) = real_model(SMOLLM2) else { return };
     let folder = Folder::new();

@@ -14,19 +14,37 @@ use support::{FILE, Folder, dctms, fixture, tiny};
 const F32: u32 = 0;
 const ARRAY: u32 = 9;
 
-/// Commands that read a model, as words before its path and after it.
-const COMMANDS: [(&str, &str); 1] = [("run", "-p hello -n 1")];
+/// Commands that build a model from a file.
+const BUILDING: [&str; 3] = [
+    "run -p hello -n 1",
+    "plan",
+    concat!("eval --ctx-size 8 --perplexity ", env!("CARGO_MANIFEST_DIR"), "/../../LICENSE-MIT"),
+];
+/// Commands that read a file's header: those, and one that only shows it.
+const READING: [&str; 4] = [BUILDING[0], BUILDING[1], BUILDING[2], "inspect"];
 
 fn given(path: &Path) -> impl Iterator<Item = Child> {
-    COMMANDS.into_iter().map(move |(before, after)| dctms(before).arg(path).args(after))
+    READING.into_iter().map(move |words| dctms(words).arg(path))
 }
 
-/// Every command refuses these bytes with these texts, in less than 50 ms of a processor and
-/// with little memory.
+/// Every command that builds a model refuses these bytes with these texts, in less than 50 ms of a
+/// processor and with little memory.
 #[track_caller]
 fn refused(folder: &Folder, bytes: impl AsRef<[u8]>, texts: &[&str]) {
+    refused_by(&BUILDING, folder, bytes, texts);
+}
+
+/// The same of every command that reads a header.
+#[track_caller]
+fn header_refused(folder: &Folder, bytes: impl AsRef<[u8]>, texts: &[&str]) {
+    refused_by(&READING, folder, bytes, texts);
+}
+
+#[track_caller]
+fn refused_by(commands: &[&str], folder: &Folder, bytes: impl AsRef<[u8]>, texts: &[&str]) {
     let path = folder.file("m.gguf", bytes);
-    for child in given(&path) {
+    for words in commands {
+        let child = dctms(words).arg(&path);
         let output = child.refused(FILE, texts);
         assert!(output.processor_time < Duration::from_millis(50), "{output:?}");
         let most = (16 << 20).max(support::child::own_peak_bytes());
@@ -63,21 +81,21 @@ fn no_such_file_and_no_file() {
 #[test]
 fn headers_that_are_none() {
     let folder = Folder::new();
-    refused(&folder, b"", &["magic at byte 0: the file ends"]);
-    refused(&folder, b"\x7fELF\x02\x01\x01", &["magic at byte 0: not a GGUF file"]);
+    header_refused(&folder, b"", &["magic at byte 0: the file ends"]);
+    header_refused(&folder, b"\x7fELF\x02\x01\x01", &["magic at byte 0: not a GGUF file"]);
     let old = b"GGUF\x01\x00\x00\x00".to_vec();
     refused(&folder, [old, vec![0; 16]].concat(), &["version at byte 4: version 1"]);
     let big = b"GGUF\x00\x00\x00\x03".to_vec();
     refused(&folder, [big, vec![0; 16]].concat(), &["big-endian"]);
     let text = std::fs::read(fixture("alice.txt")).expect("a text");
-    refused(&folder, text, &["magic at byte 0: not a GGUF file"]);
+    header_refused(&folder, text, &["magic at byte 0: not a GGUF file"]);
     refused(&folder, Bytes::header(0, 0).0, &["general.architecture"]);
 }
 
 #[test]
 fn counts_and_lengths_that_no_file_has() {
     let folder = Folder::new();
-    let case = |bytes: Bytes, texts: &[&str]| refused(&folder, bytes.0, texts);
+    let case = |bytes: Bytes, texts: &[&str]| header_refused(&folder, bytes.0, texts);
     let array =
         |kind: u32, count: u64| Bytes::header(0, 1).string("a").u32(ARRAY).u32(kind).u64(count);
     let alignment = |value: u32| Bytes::header(0, 1).string("general.alignment").u32(4).u32(value);
@@ -111,7 +129,7 @@ fn a_header_that_is_cut_off() {
     let (bytes, len) = (model.bytes(), model.header_len_bytes());
     // The reader's own tests cut at every byte; here the way out through the program counts.
     for cut in (0..len).step_by(len / 24) {
-        refused(&folder, &bytes[..cut], &["m.gguf: ", " at byte ", "the file ends"]);
+        header_refused(&folder, &bytes[..cut], &["m.gguf: ", " at byte ", "the file ends"]);
     }
 }
 
@@ -126,6 +144,11 @@ fn data_that_is_cut_off() {
         let child = dctms("run").arg(&path).args("-p hello -n 1");
         let output = child.refused(FILE, &["incomplete", "tensor", "bytes"]);
         assert!(output.processor_time < Duration::from_millis(50), "{output:?}");
+        let output = dctms("plan --json").arg(&path).run();
+        assert_eq!(output.code(), 0, "{output:?}");
+        assert!(output.stdout.contains("\"file_complete\":false"), "{output:?}");
+        let output = dctms("inspect").arg(&path).run();
+        assert_eq!(output.code(), 0, "{output:?}");
     }
 }
 
@@ -169,8 +192,11 @@ fn metadata_that_makes_no_model() {
     case(&|m| m.without("tokenizer.ggml.merges"), &["tokenizer.ggml.merges"]);
     case(&|m| m.set_text("tokenizer.ggml.model", "rwkv"), &["tokenizer.ggml.model", "rwkv"]);
     case(&|m| m.set_text("tokenizer.ggml.pre", "else"), &["tokenizer.ggml.pre", "else"]);
-    case(&|m| m.set_text("tokenizer.chat_template", "{% if %}"), &["template"]);
-    case(&|m| m.set_text("tokenizer.chat_template", "{{ x.y.z }}"), &["template"]);
+    // Templates matter to those who use them.
+    for template in ["{% if %}", "{{ x.y.z }}"] {
+        let model = tiny::llama(256).set_text("tokenizer.chat_template", template);
+        refused_by(&BUILDING[..1], &folder, model.bytes(), &["template"]);
+    }
 }
 
 #[test]

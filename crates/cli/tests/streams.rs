@@ -135,9 +135,10 @@ fn a_conversation_ends_with_its_input() {
     let output = chat().input("hello").run();
     assert_eq!(output.code(), 0, "{output:?}");
     assert!(output.stdout.ends_with('\n'), "{output:?}");
-    let output = chat().input(b"caf\xe9\n").run();
-    assert!(!output.stderr.contains("panicked"), "{output:?}");
-    assert_ne!(output.code(), 101, "{output:?}");
+    // A line that is no text is refused, and the conversation goes on.
+    let output = chat().input(b"caf\xe9\nhello\n").run();
+    assert_eq!(output.code(), 0, "{output:?}");
+    assert!(output.stderr.contains("not UTF-8") && output.stdout.len() > 1, "{output:?}");
     // A turn that is too long is refused, and the conversation goes on.
     let long = "word ".repeat(200);
     let output = chat().input(format!("{long}\nhello\n")).run();
@@ -145,16 +146,53 @@ fn a_conversation_ends_with_its_input() {
     assert!(output.stderr.contains("positions") || output.stderr.contains("plan holds"));
     // So is a line that never ends.
     let output = chat().input("x".repeat(8 << 20)).run();
-    assert!(!output.stderr.contains("panicked"), "{output:?}");
-    // Ctrl-C while it waits ends it.
+    assert_eq!((output.code(), output.stdout.as_str()), (0, ""), "{output:?}");
+    assert!(output.stderr.contains("8388608 bytes, at most"), "{output:?}");
+    // Ctrl-C while it waits ends it, though its input stays open.
     let mut running = chat().start_with_input();
     running.write("hello\n");
     running.wait_for_lines(1);
+    std::thread::sleep(Duration::from_millis(100));
     let since = Instant::now();
     running.signal(libc::SIGINT);
-    std::thread::sleep(Duration::from_millis(50));
-    running.close_input();
-    ended(&running.end(), since);
+    let output = running.end_with_input_open();
+    ended(&output, since);
+    assert_eq!(output.code(), 0, "{output:?}");
+}
+
+/// The last M_max that a conversation announced, rounded up as it may have been rounded down.
+fn said_m_max_mib(output: &Output) -> f64 {
+    let line = output.stderr.lines().rfind(|line| line.contains("M_max")).expect("announced");
+    let mut words = line.split(' ').skip_while(|word| *word != "M_max").skip(1);
+    let first: f64 = words.next().and_then(|word| word.parse().ok()).expect("a number");
+    match (words.next(), words.next().and_then(|word| word.parse::<f64>().ok())) {
+        (Some("→"), Some(second)) => first.max(second) + 0.05,
+        _ => first + 0.05,
+    }
+}
+
+/// A conversation that outgrows its plan gets a new one, inside the new plan's envelope.
+#[test]
+fn a_conversation_grows_inside_its_envelope() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", tiny::llama(1 << 12).bytes());
+    let words = "-n 16 --ignore-eos --max-input 64 --lanes 2 --replan";
+    let mut running = dctms("run").arg(&model).args(words).start_with_input();
+    for turn in 1..=12 {
+        running.write("tell me more of it, please\n");
+        running.wait_for_lines(turn);
+    }
+    let peak_mib = running.status_kib("VmHWM") as f64 / 1024.0;
+    let output = running.end();
+    assert_eq!(output.code(), 0, "{output:?}");
+    assert!(output.stderr.contains("new plan: "), "{output:?}");
+    let m_max_mib = said_m_max_mib(&output);
+    assert!(peak_mib <= m_max_mib, "peak {peak_mib:.2} MiB of {m_max_mib:.2}: {output:?}");
+    // The same conversation in a plan that was large enough from the start.
+    let words = "-n 16 --ignore-eos --max-input 2048 --lanes 2";
+    let whole = dctms("run").arg(&model).args(words);
+    let whole = whole.input("tell me more of it, please\n".repeat(12)).run();
+    assert_eq!(whole.stdout, output.stdout);
 }
 
 /// Many generations in one process: what is resident and anonymous does not grow.
@@ -172,8 +210,11 @@ fn nothing_grows_over_many_generations() {
         running.wait_for_lines(turn);
         sizes.push(running.status_kib("RssAnon") + running.status_kib("VmSwap"));
     }
+    let peak_mib = running.status_kib("VmHWM") as f64 / 1024.0;
     let output = running.end();
     assert_eq!(output.code(), 0, "{output:?}");
+    let m_max_mib = said_m_max_mib(&output);
+    assert!(peak_mib <= m_max_mib, "peak {peak_mib:.2} MiB of {m_max_mib:.2}");
     // The first turns may touch what later ones use again.
     let settled = &sizes[turns / 4..];
     assert_eq!(settled.first(), settled.last(), "{sizes:?}");

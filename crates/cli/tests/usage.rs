@@ -74,6 +74,10 @@ fn options_of_run() {
         let refused = run(&folder, "--memory-limit").arg(value);
         refused.refused(USAGE, &["--memory-limit", "bytes are expected"]);
     }
+    for option in ["--json", "--raw"] {
+        let child = dctms("run").arg(fixture("llama-f16.gguf")).arg(option);
+        child.refused(USAGE, &[option, "a prompt is needed"]);
+    }
     run(&folder, "--stop").arg("").refused(USAGE, &["--stop: 0 bytes, expected 1 to 256"]);
     let long = "x".repeat(257);
     run(&folder, "--stop").arg(long).refused(USAGE, &["--stop: 257 bytes, expected 1 to 256"]);
@@ -147,6 +151,23 @@ fn prompt_files() {
     }
     let empty = folder.file("empty", "");
     given("-f", &empty).args("--raw").refused(USAGE, &["the prompt is empty"]);
+}
+
+#[test]
+fn options_of_eval() {
+    let wrong = |words: &str, texts: &[&str]| {
+        dctms("eval").arg(fixture("llama-f16.gguf")).args(words).refused(USAGE, texts);
+    };
+    let text = format!("--perplexity {}", fixture("alice.txt").display());
+    wrong("", &["--perplexity FILE"]);
+    wrong("--perplexity", &["missing argument"]);
+    wrong("--perplexity /no/such", &["/no/such: No such file"]);
+    wrong("--perplexity /", &["/: "]);
+    wrong("--perplexity /dev/zero", &["/dev/zero: more than"]);
+    wrong("--perplexity /dev/null", &["0 tokens"]);
+    wrong(&format!("{text} --ctx-size 2"), &["--ctx-size 2: 3 to"]);
+    wrong(&format!("{text} --prefill-chunk 100000"), &["--prefill-chunk 100000"]);
+    wrong(&format!("{text} --fly"), &["unknown option --fly"]);
 }
 
 #[test]

@@ -82,6 +82,10 @@ Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f1
   --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
   plan alone: --fit BYTES --json --html FILE --hash -o FILE
 
+Runs: -p TEXT, -f FILE, --prompt-ids FILE or --prompts FILE.jsonl; without, a conversation on
+  standard input. -n TOKENS --temp T --top-k K --top-p P --min-p P --repeat-penalty R --seed S
+  --system TEXT --stop TEXT --ignore-eos --raw --replan --json
+
 Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
 3 does not fit; 4 over a bound at run time; 64 usage.
 ";

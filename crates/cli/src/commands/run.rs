@@ -40,24 +40,35 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let args = RunArgs::parse(parser)?;
     catch_stop_requests()?;
     if args.input == Input::Chat {
-        return chat::run(&args);
+        return chat::run(&args, started);
     }
     let mut ready = prepare(&args)?;
-    let (prepared, bounds) = (&ready.prepared, ready.prepared.runner.bounds());
-    if args.format == Format::Text {
-        note(format_args!(
-            "dctms: M_max {:.1} MiB of {:.1} MiB; {} + {} tokens; loaded in {:.2} s\n",
-            mebibytes(prepared.envelope.total),
-            mebibytes(prepared.envelope.hardware),
-            bounds.max_input_tokens,
-            bounds.max_output_tokens,
-            started.elapsed().as_secs_f64()
-        ));
+    match args.format {
+        Format::Text => announce(&ready.prepared, started),
+        Format::Json => warn(&ready.prepared),
     }
+    generate_all(&args, &mut ready)
+}
+
+/// Says what was loaded, in which envelope.
+fn announce(prepared: &Prepared, started: Instant) {
+    let bounds = prepared.runner.bounds();
+    note(format_args!(
+        "dctms: M_max {:.1} MiB of {:.1} MiB; {} + {} tokens; loaded in {:.2} s\n",
+        mebibytes(prepared.envelope.total),
+        mebibytes(prepared.envelope.hardware),
+        bounds.max_input_tokens,
+        bounds.max_output_tokens,
+        started.elapsed().as_secs_f64()
+    ));
+    warn(prepared);
+}
+
+/// Says what is not as it should be.
+fn warn(prepared: &Prepared) {
     if let Some(why) = &prepared.unlocked {
         note(format_args!("dctms: warning: memory is not locked ({why})\n"));
     }
-    generate_all(&args, &mut ready)
 }
 
 /// A loaded model and what it is to be run on.

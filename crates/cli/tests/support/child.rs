@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// How long a child may take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The binary with words that are separated by white space.
 pub fn dctms(words: &str) -> Child {
@@ -241,10 +241,16 @@ impl Running {
         Some(line.split_whitespace().nth(1)?.to_string())
     }
 
-    /// Waits for its end.
+    /// Closes its standard input and waits for its end.
     #[track_caller]
     pub fn end(mut self) -> Output {
         drop(self.stdin.take());
+        self.end_with_input_open()
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn end_with_input_open(mut self) -> Output {
         let id = self.id as libc::pid_t;
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {

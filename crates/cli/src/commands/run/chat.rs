@@ -4,7 +4,8 @@
 //! templates do that do not rewrite old turns), only the rest is encoded and run; else the
 //! conversation is run again from its beginning, and standard error says so.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, ErrorKind};
+use std::time::Instant;
 
 use dctms_engine::generation::{Control, Finish, GenerationOptions, Sequence, Timing, generate};
 use dctms_engine::planning::{PlanSettings, compile_heap_bytes, resolve_bounds};
@@ -35,7 +36,7 @@ const TEXT_BYTES_PER_TOKEN: usize = 16;
 /// # Errors
 /// Usage, a defect of the model, no room. A turn that passes the bounds is refused and the
 /// conversation goes on.
-pub fn run(args: &RunArgs) -> Result<(), Failure> {
+pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
     dctms_text::initialise_templates();
     let stage = CompileStage::open()?;
     let (started, template) = {
@@ -54,6 +55,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     stage.close()?;
     let mut prepared = load(started)?;
+    super::announce(&prepared, begun);
     let mut chat = Chat::new(args, &prepared);
     let mut input = Input::new(chat.text_bytes_max);
     let mut line = None;
@@ -195,18 +197,16 @@ impl Input {
         let mut input = std::io::stdin().lock();
         loop {
             self.line.clear();
-            let mut bounded = Read::take(&mut input, self.bytes_max as u64 + 1);
-            let count = bounded
-                .read_until(b'\n', &mut self.line)
+            let bytes = self
+                .read_line(&mut input)
                 .map_err(|error| EngineError::new(Class::System, error))?;
-            if count == 0 {
+            if bytes == 0 {
                 return Ok(None);
             }
-            if count > self.bytes_max && self.line.last() != Some(&b'\n') {
-                input.skip_until(b'\n').map_err(|e| EngineError::new(Class::System, e))?;
+            if bytes > self.bytes_max {
                 return Err(EngineError::new(
                     Class::OverBound,
-                    format!("the turn has more than {} bytes", self.bytes_max),
+                    format!("the turn has {bytes} bytes, at most {}", self.bytes_max),
                 ));
             }
             match std::str::from_utf8(&self.line) {
@@ -215,6 +215,35 @@ impl Input {
                 Err(_) => {
                     return Err(EngineError::new(Class::OverBound, "the turn is not UTF-8"));
                 }
+            }
+        }
+    }
+}
+
+impl Input {
+    /// Reads up to a line's end and keeps what the bound allows; gives the bytes of the line, 0
+    /// at the end of the input, or when a signal asks to stop while nothing comes.
+    fn read_line(&mut self, input: &mut impl BufRead) -> std::io::Result<usize> {
+        let mut bytes = 0;
+        loop {
+            let available = match input.fill_buf() {
+                Ok(available) => available,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    if stop_requested() {
+                        return Ok(0);
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let end = available.iter().position(|byte| *byte == b'\n').map(|index| index + 1);
+            let count = end.unwrap_or(available.len());
+            let room = self.bytes_max - self.line.len();
+            self.line.extend_from_slice(&available[..count.min(room)]);
+            input.consume(count);
+            bytes += count;
+            if end.is_some() || count == 0 {
+                return Ok(bytes);
             }
         }
     }

@@ -102,6 +102,12 @@ impl RunArgs {
                 other => return Err(unknown(&other)),
             }
         }
+        let alone = [(args.raw, "--raw"), (args.format == Format::Json, "--json")];
+        if let (Input::Chat, Some((_, name))) = (&args.input, alone.iter().find(|(is, _)| *is)) {
+            return Err(UsageError(format!(
+                "{name}: a prompt is needed (-p, -f, --prompt-ids or --prompts)"
+            )));
+        }
         Ok(args)
     }
 
