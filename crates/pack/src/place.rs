@@ -59,7 +59,10 @@ impl Placer {
         ceiling: u64,
         offsets: &mut [u64],
     ) -> Option<u64> {
-        let dense = relation.lives.is_some() && order.len() >= SHELF_BUFFERS_MIN;
+        let crowded = |&degree: &u32| degree as usize > order.len() / SHELF_SHARE;
+        let dense = relation.lives.is_some()
+            && order.len() >= SHELF_BUFFERS_MIN
+            && relation.degrees.iter().any(crowded);
         self.shelf.clear();
         if dense {
             for b in (0..offsets.len()).filter(|&b| offsets[b] != UNPLACED) {
@@ -69,7 +72,7 @@ impl Placer {
         let mut arena = 0;
         for (placed, &b) in order.iter().enumerate() {
             if offsets[b] == UNPLACED {
-                let walk = dense && relation.degrees[b] as usize > order.len() / SHELF_SHARE;
+                let walk = dense && crowded(&relation.degrees[b]);
                 offsets[b] = match &relation.lives {
                     _ if relation.sizes[b] == 0 => 0,
                     Some(lives) if walk => {
