@@ -1,14 +1,20 @@
-//! Packs CSV files and prints one line each: a development aid, not part of the product.
+//! Packs CSV files and prints one line each: how the table in `docs/packing.md` is made.
+//! Arguments: steps, capacity (0 for none, then the arena is minimised), files.
 
 use std::time::Instant;
 
+use dctms_pack::{Budget, Goal};
+
 fn main() {
     let mut args = std::env::args().skip(1);
-    let steps = args.next().and_then(|s| s.parse().ok()).expect("steps, then files");
+    let mut number = || args.next().and_then(|s| s.parse::<u64>().ok()).expect("a number");
+    let (steps, capacity) = (number(), number());
     for path in args {
         let text = std::fs::read_to_string(&path).expect("a readable file");
-        let table = dctms_pack::csv::read(&text).expect("a well-formed file");
-        let budget = dctms_pack::Budget { steps, goal: dctms_pack::Goal::Minimize };
+        let mut table = dctms_pack::csv::read(&text).expect("a well-formed file");
+        table.problem.capacity = Some(capacity).filter(|&c| c > 0);
+        let goal = if capacity > 0 { Goal::Fit } else { Goal::Minimize };
+        let budget = Budget { steps, goal };
         let start = Instant::now();
         let packing = dctms_pack::pack(&table.problem, &budget).expect("a packable problem");
         let seconds = start.elapsed().as_secs_f64();

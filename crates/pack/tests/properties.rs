@@ -2,7 +2,8 @@
 //! witness is what it claims to be. The generator is seeded, so a failure can be replayed.
 
 use dctms_pack::{
-    Budget, Buffer, Clocks, Conflicts, Interval, Packing, Problem, Proof, Status, pack, validate,
+    Budget, Buffer, Clocks, Conflicts, Goal, Interval, Packing, Problem, Proof, Status, pack,
+    validate,
 };
 
 /// SplitMix64, as in the crate, which does not export it.
@@ -192,4 +193,55 @@ fn the_search_is_exact_on_small_problems() {
         above_the_witness += usize::from(packing.witness_bytes < expected);
     }
     assert!(above_the_witness > 5, "{above_the_witness} rounds needed the complete search");
+}
+
+/// Cuts a rectangle of time and offset into pieces: they fit without any waste.
+fn partition(random: &mut Random, pieces: usize) -> Problem {
+    let mut rectangles = vec![(0_u64, 1_000_u64, 0_u64, 1_000_u64)];
+    while rectangles.len() < pieces {
+        let at = random.below(rectangles.len() as u64) as usize;
+        let (left, right, bottom, top) = rectangles[at];
+        if right - left > top - bottom {
+            let cut = left + 1 + random.below(right - left - 1);
+            rectangles[at] = (left, cut, bottom, top);
+            rectangles.push((cut, right, bottom, top));
+        } else if top - bottom > 1 {
+            let cut = bottom + 1 + random.below(top - bottom - 1);
+            rectangles[at] = (left, right, bottom, cut);
+            rectangles.push((left, right, cut, top));
+        }
+    }
+    let life = |&(lower, upper, _, _): &(u64, u64, u64, u64)| Interval { lower, upper };
+    Problem {
+        buffers: rectangles.iter().map(|(_, _, bottom, top)| Buffer::new(top - bottom)).collect(),
+        conflicts: Conflicts::Intervals(rectangles.iter().map(life).collect()),
+        capacity: None,
+    }
+}
+
+#[test]
+fn partitions_without_waste_are_found_and_proved() {
+    let mut random = Random(11);
+    for round in 0..20 {
+        let problem = partition(&mut random, 60);
+        let budget = Budget { steps: 60_000_000, ..Budget::PLAN };
+        let packing = pack(&problem, &budget).expect("well formed");
+        check(&problem, &packing);
+        assert_eq!(packing.arena_bytes, 1_000, "round {round}");
+        assert_eq!(packing.status, Status::Optimal(Proof::Witness));
+    }
+}
+
+#[test]
+fn a_capacity_ends_the_work_and_the_impossible_is_said() {
+    let mut random = Random(12);
+    let mut problem = partition(&mut random, 80);
+    problem.capacity = Some(1_100);
+    let fit = Budget { steps: 60_000_000, goal: Goal::Fit };
+    let packing = pack(&problem, &fit).expect("well formed");
+    check(&problem, &packing);
+    assert!(packing.arena_bytes <= 1_100);
+    problem.capacity = Some(999);
+    let packing = pack(&problem, &fit).expect("well formed");
+    assert!(packing.lower_bound > 999 && packing.steps < 60_000_000);
 }
