@@ -4,7 +4,7 @@
 //! by one by decode, and every stored row of logits is compared. A greedy token may differ from
 //! the reference's only where the reference itself was undecided: where its margin is within the
 //! noise of the comparison. The noise is bounded from above, not taken from the worst difference
-//! seen (a token can never differ at a margin above twice *that*, so it would test nothing): four
+//! seen (a token can never differ at a margin above twice *that*, so it would test nothing): three
 //! standard deviations of a difference of two logits, which the NMSE gives.
 
 mod common;
@@ -41,9 +41,9 @@ impl Difference {
         self.squares / self.reference_squares
     }
 
-    /// Four standard deviations of the difference of two logits.
+    /// Three standard deviations of the difference of two logits.
     fn noise(&self) -> f64 {
-        4.0 * (2.0 * self.squares / self.count as f64).sqrt()
+        3.0 * (2.0 * self.squares / self.count as f64).sqrt()
     }
 
     fn add(&mut self, other: Difference) {
