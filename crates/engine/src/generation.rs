@@ -301,7 +301,7 @@ pub fn generate(
         if sequence.finish.is_some() || sequence.cached == sequence.context.len() {
             continue;
         }
-        sequence.random = dctms_exec::sample::random_state(options.seed + index as u64);
+        sequence.random = dctms_exec::sample::random_state(options.seed.wrapping_add(index as u64));
         let (slot, position) = (sequence.slot, sequence.position());
         let prompt = &sequence.context[sequence.cached..];
         let mut control = Control::Continue;

@@ -67,6 +67,11 @@ impl Child {
         self
     }
 
+    /// The words, for a message.
+    pub fn words(&self) -> String {
+        format!("{:?}", self.command)
+    }
+
     /// Runs it to its end.
     #[track_caller]
     pub fn run(self) -> Output {
