@@ -330,27 +330,16 @@ impl<'a> Skyline<'a> {
         let start = self.sections.start(s);
         let range = start..start + self.left[s] as usize;
         let latest = self.capacity - self.total[s];
-        let (mut minimum, mut choices) = (u64::MAX, 0);
-        let (mut first_end, mut second_end, mut first) = (u64::MAX, u64::MAX, u32::MAX);
+        let mut seen = Seen::default();
         for &(b, _) in &self.members[range.clone()] {
             let lower = self.lower[b as usize].max(self.floor[s]);
-            if lower < minimum {
-                (minimum, choices) = (lower, 0);
-            }
-            choices += u32::from(lower == minimum);
-            if lower <= latest {
-                let end = lower + self.sections.sizes[b as usize];
-                if end < first_end {
-                    (second_end, first_end, first) = (first_end, end, b);
-                } else {
-                    second_end = second_end.min(end);
-                }
-            }
+            seen.add(b, lower, self.sections.sizes[b as usize], self.floor[s], latest);
         }
-        if minimum > latest {
+        let Seen { minimum, first, ends: [first_end, second_end], .. } = seen;
+        if minimum > latest || !seen.above.fit(self.capacity) || !seen.later.fit(self.capacity) {
             return false;
         }
-        let front = Front { choices, ends: [first_end, second_end] };
+        let front = Front { choices: seen.choices, ends: seen.ends };
         if self.front[s] != front {
             self.trail.push(Undo::Front(s as u32, self.front[s]));
             self.front[s] = front;
@@ -368,6 +357,74 @@ impl<'a> Skyline<'a> {
             }
         }
         true
+    }
+}
+
+/// Buffers that all lie at or above some offset.
+struct Group {
+    lowest: u64,
+    bytes: u64,
+}
+
+impl Group {
+    const NONE: Self = Self { lowest: u64::MAX, bytes: 0 };
+
+    fn add(&mut self, lower: u64, size: u64) {
+        self.lowest = self.lowest.min(lower);
+        self.bytes += size;
+    }
+
+    /// Is there room for them above the lowest?
+    fn fit(&self, capacity: u64) -> bool {
+        self.bytes == 0 || self.lowest + self.bytes <= capacity
+    }
+}
+
+/// What one look at a section's unplaced members finds.
+struct Seen {
+    /// Least of the lowest offsets, and how many have it.
+    minimum: u64,
+    choices: u32,
+    /// Of those that may come first: the one of least end, this end and the next.
+    first: u32,
+    ends: [u64; 2],
+    /// Those that cannot stand on the floor, and those that cannot come first.
+    above: Group,
+    later: Group,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            minimum: u64::MAX,
+            choices: 0,
+            first: u32::MAX,
+            ends: [u64::MAX; 2],
+            above: Group::NONE,
+            later: Group::NONE,
+        }
+    }
+}
+
+impl Seen {
+    fn add(&mut self, b: u32, lower: u64, size: u64, floor: u64, latest: u64) {
+        if lower < self.minimum {
+            (self.minimum, self.choices) = (lower, 0);
+        }
+        self.choices += u32::from(lower == self.minimum);
+        if lower > floor {
+            self.above.add(lower, size);
+        }
+        if lower > latest {
+            self.later.add(lower, size);
+            return;
+        }
+        let end = lower + size;
+        if end < self.ends[0] {
+            (self.first, self.ends) = (b, [end, self.ends[0]]);
+        } else {
+            self.ends[1] = self.ends[1].min(end);
+        }
     }
 }
 
