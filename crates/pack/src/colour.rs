@@ -1,9 +1,9 @@
 //! Colouring of closed intervals with the fewest colours: the paper's buffer assignment (§3.3),
 //! reported beside the packing. It minimises the number of buffers, not their bytes.
 //!
-//! Intervals are taken by first step; each takes the lowest colour that is free, else a new one. A new colour is made only when all others are in use at that step, so
-//! the number of colours equals the largest number of intervals that meet in one step, and no
-//! colouring has fewer.
+//! Intervals are taken by first step; each takes the lowest colour that is free, else a new one.
+//! A new colour is made only when all others are in use at that step, so the number of colours
+//! equals the largest number of intervals that meet in one step, and no colouring has fewer.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
