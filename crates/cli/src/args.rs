@@ -30,7 +30,7 @@ pub struct PlanArgs {
     /// Tokens generated.
     pub max_output: Option<u64>,
     /// Sequences decoded together.
-    pub sequences: u64,
+    pub sequences: Option<u64>,
     /// Tokens of a prefill step.
     pub prefill_chunk: u64,
     /// Type of keys and values.
@@ -52,7 +52,7 @@ impl Default for PlanArgs {
         PlanArgs {
             max_input: None,
             max_output: None,
-            sequences: 1,
+            sequences: None,
             prefill_chunk: 256,
             kv_type: Dtype::F16,
             lanes: None,
@@ -73,7 +73,7 @@ impl PlanArgs {
         match name {
             "max-input" => self.max_input = Some(tokens(parser, name)?),
             "max-output" => self.max_output = Some(tokens(parser, name)?),
-            "sequences" => self.sequences = within(count(parser, name)?, name, 1, 64)?,
+            "sequences" => self.sequences = Some(within(count(parser, name)?, name, 1, 64)?),
             "prefill-chunk" => {
                 self.prefill_chunk = within(count(parser, name)?, name, 1, 1 << 16)?;
             }

@@ -22,6 +22,14 @@ struct Described {
     balance: Balance,
 }
 
+/// Lanes that a plan of these options has.
+///
+/// # Errors
+/// A profile that cannot be read, or facts that the operating system does not give.
+pub fn lanes_of(args: &PlanArgs) -> Result<u32, EngineError> {
+    Ok(settings(args)?.machine.lanes)
+}
+
 /// Everything that a plan needs beside the model, from the options.
 ///
 /// # Errors
@@ -35,7 +43,7 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
     Ok(PlanSettings {
         max_input_tokens: args.max_input,
         max_output_tokens: args.max_output,
-        sequences: args.sequences,
+        sequences: args.sequences.unwrap_or(1),
         prefill_chunk: args.prefill_chunk,
         logit_rows: 1,
         kv_type: args.kv_type,

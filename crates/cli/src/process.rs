@@ -42,9 +42,10 @@ pub const CONTROL_STACK_BYTES: usize = 512 << 10;
 pub const LANE_STACK_BYTES: usize = 128 << 10;
 
 /// What M_max does not count.
-pub const NOT_COVERED: [&str; 3] = [
+pub const NOT_COVERED: [&str; 4] = [
     "kernel page tables: 8 bytes for each 4 KiB mapped",
     "kernel stacks and descriptors of each thread: about 32 KiB",
+    "kernel objects of the process and upper levels of its page tables: about 512 KiB",
     "page cache of the model file while it is read: reclaimable, dropped after loading",
 ];
 
@@ -114,8 +115,14 @@ impl CompileStage {
     ///
     /// # Errors
     /// When reading the header took more already.
-    pub fn limit_for(&self, model: &Model) -> Result<(), EngineError> {
-        HEAP.set_compile_limit(compile_heap_bytes(model) as usize)?;
+    pub fn limit_for(
+        &self,
+        model: &Model,
+        lanes: u32,
+        extra_bytes: u64,
+    ) -> Result<(), EngineError> {
+        let bytes = compile_heap_bytes(model, lanes) + extra_bytes;
+        HEAP.set_compile_limit(bytes as usize)?;
         Ok(())
     }
 

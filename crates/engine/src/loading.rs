@@ -28,6 +28,9 @@ impl<'a> Loader<'a> {
 
 impl LoadHost for Loader<'_> {
     fn read(&self, file: u32, offset: u64, buffer: &mut [u8]) -> Result<(), String> {
+        if dctms_system::interrupt::stop_requested() {
+            return Err("stopped".to_string());
+        }
         self.files.read(file, offset, buffer)
     }
 

@@ -187,7 +187,8 @@ pub fn plan_unverified(
         },
         heap_per_task_bytes: runtime.heap_per_task_bytes,
         heap_per_event_bytes: runtime.heap_per_event_bytes,
-        compile_heap_bytes: compile_heap_bytes(model) + runtime.compile_extra_bytes,
+        compile_heap_bytes: compile_heap_bytes(model, settings.machine.lanes)
+            + runtime.compile_extra_bytes,
         not_covered: runtime.not_covered.clone(),
     };
     Ok(dctms_planner::plan(&program, &options)?)
@@ -207,7 +208,8 @@ fn run_heap_bytes(runtime: &RuntimeModel, bounds: &Bounds) -> u64 {
 /// and a longest prompt's scratch (to encode before there is an arena), and programs, plans and
 /// their text, which grow with the tensors. The process enforces it.
 #[must_use]
-pub fn compile_heap_bytes(model: &Model) -> u64 {
+pub fn compile_heap_bytes(model: &Model, lanes: u32) -> u64 {
+    let lanes = u64::from(lanes);
     let vocabulary = model.vocabulary.as_ref().map_or(0, |vocabulary| {
         let range = vocabulary.info.range();
         (range.end - range.start) + vocabulary.layout.len_bytes() as u64
@@ -217,7 +219,13 @@ pub fn compile_heap_bytes(model: &Model) -> u64 {
         + vocabulary
         + 40 * template
         + COMPILE_HEAP_PER_PROMPT_BYTE * prompt_bytes_max(model)
-        + COMPILE_HEAP_PER_TENSOR_BYTES * model.checkpoint.tensor_count() as u64
+        + tensor_bytes(lanes) * model.checkpoint.tensor_count() as u64
+}
+
+/// Heap of the compile stage for each tensor of a file: its tensors and operations, and for each
+/// lane their tasks, whose clocks have a component for each lane.
+fn tensor_bytes(lanes: u64) -> u64 {
+    COMPILE_HEAP_PER_TENSOR_BYTES + lanes * (1200 + 100 * lanes)
 }
 
 /// Longest prompt that is encoded, bytes: more cannot be tokens of the model's context (or of

@@ -26,7 +26,7 @@ use dctms_system::processors::{ProcessorPressure, processor_pressure, processors
 use crate::HEAP;
 use crate::commands::model_path;
 use crate::failure::Failure;
-use crate::machine::settings;
+use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, LANE_STACK_BYTES, Prepared};
 
 use options::{BenchArgs, Earlier, Format};
@@ -148,7 +148,7 @@ fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
     let (started, work, earlier, isa, lanes) = {
         let model = Model::open(&model_path(args.model.as_deref())?)?;
-        stage.limit_for(&model)?;
+        stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         let earlier = match &args.compare {
             Some(path) => Some(Earlier::read(path, args, model_name(args))?),
             None => None,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use dctms_engine::evaluate::{Perplexity, PerplexityInput, STEP_TOKENS_MAX, check, perplexity};
 use dctms_engine::generation::Control;
-use dctms_engine::planning::{compile_heap_bytes, resolve_bounds};
+use dctms_engine::planning::resolve_bounds;
 use dctms_engine::{Class, EngineError, Model};
 use dctms_system::heap::{LatchScope, OnViolation, Region};
 use dctms_system::interrupt::{catch_stop_requests, stop_requested};
@@ -21,7 +21,7 @@ use crate::commands::files::read_at_most;
 use crate::commands::stream::note;
 use crate::commands::{model_path, say};
 use crate::failure::Failure;
-use crate::machine::settings;
+use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
 
 /// Tokens of a prefill step, and so rows of logits, when nothing else is asked for.
@@ -150,8 +150,7 @@ fn prepare(args: &EvalArgs) -> Result<Ready, Failure> {
         let text_bytes = text_len(&args.text)?;
         let model = Model::open(&model_path(args.model.as_deref())?)?;
         let compile_extra_bytes = HEAP_PER_TEXT_BYTE * text_bytes;
-        let limit = compile_heap_bytes(&model) + compile_extra_bytes;
-        HEAP.set_compile_limit(limit as usize)?;
+        stage.limit_for(&model, lanes_of(&args.plan)?, compile_extra_bytes)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;
         let (ids, bos) = encode(&model, &args.text, text_bytes)?;
         check(ids.len(), args.ctx_size as usize)?;

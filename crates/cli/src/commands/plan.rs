@@ -166,7 +166,8 @@ fn verdict(
     if words.plan.machine.is_some() || limited(words).memory_limit.is_some() {
         return Ok(());
     }
-    let available = machine_memory()?.available_bytes;
+    let own = dctms_system::process::memory_facts()?.resident_bytes;
+    let available = machine_memory()?.available_bytes.saturating_add(own);
     if envelope.total > available {
         note(&format!(
             "dctms: does not fit just now: M_max is {} bytes, of the limit of {} bytes {} are \

@@ -24,7 +24,7 @@ use crate::HEAP;
 use crate::advice::{advise, refusal};
 use crate::commands::stream::note;
 use crate::failure::Failure;
-use crate::machine::settings;
+use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
 
 use options::{Format, Input, RunArgs};
@@ -84,13 +84,15 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
     let (started, prompts) = {
         let model = Model::open(&args.model_path()?)?;
-        stage.limit_for(&model)?;
+        let extra_bytes = prompts::compile_extra_bytes(&args.input);
+        stage.limit_for(&model, lanes_of(&args.plan)?, extra_bytes)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;
         let prompts = prompts::read(args, &model)?;
         let mut plan_args = args.plan.clone();
-        plan_args.sequences = plan_args.sequences.max(prompts.len() as u64);
+        plan_args.sequences = Some(sequences(args, prompts.len() as u64)?);
         plan_args.max_output = plan_args.max_output.or(args.limit);
-        let settings = settings(&plan_args)?;
+        let mut settings = settings(&plan_args)?;
+        settings.runtime.compile_extra_bytes = extra_bytes;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) as u64;
         let settings = match args.replan {
             true => replanned(settings, longest, args.limit),
@@ -109,6 +111,18 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let prepared = process::load(started, progress.listener())?;
     progress.done();
     Ok(Ready { prepared, prompts, compile_heap_peak_bytes })
+}
+
+/// Sequences to plan for: those asked for, which must hold the prompts, else one a prompt.
+fn sequences(args: &RunArgs, prompts: u64) -> Result<u64, EngineError> {
+    match args.plan.sequences {
+        Some(given) if given < prompts && !args.replan => Err(EngineError::new(
+            Class::OverBound,
+            format!("{prompts} prompts, the plan holds {given} sequences (--sequences)"),
+        )),
+        Some(given) => Ok(given.max(prompts)),
+        None => Ok(prompts),
+    }
 }
 
 /// Plans for the bounds; when nobody asked for an output bound, for the longest output that fits,

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use dctms_engine::planning::program;
+use dctms_engine::planning::{plan_unverified, program};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::op::OpKind;
 use dctms_ir::{Plan, Program};
@@ -19,9 +19,9 @@ use super::compare::differences;
 use super::files::{READING_HEAP_BYTES, named, note, read_plan};
 use super::{hash, say};
 use crate::HEAP;
-use crate::args::{UsageError, unknown};
+use crate::args::{PlanArgs, UsageError, unknown};
 use crate::failure::Failure;
-use crate::machine::hexadecimal;
+use crate::machine::{hexadecimal, settings};
 use crate::show::{grouped, mebibytes, printable};
 
 /// Violations or differences that are printed; the rest are counted.
@@ -101,7 +101,37 @@ fn against_model(plan: &Plan, model: &Model) -> Result<Vec<String>, EngineError>
     if plan.program.models.first().is_some_and(|stated| stated.sha256.is_some()) {
         built.models[0].sha256 = Some(hash::of_files(model)?);
     }
-    Ok(differences(&plan.program, &built))
+    let mut found = differences(&plan.program, &built);
+    found.extend(runtime_differences(plan, model)?);
+    Ok(found)
+}
+
+/// Terms of the process that are below what this program takes: no graph says anything of them,
+/// so they are computed again for the plan's lanes.
+fn runtime_differences(plan: &Plan, model: &Model) -> Result<Vec<String>, EngineError> {
+    let args = PlanArgs {
+        lanes: Some(plan.machine.lanes),
+        isa: Some(plan.machine.isa.clone()),
+        memory_limit: Some(plan.machine.memory_bytes),
+        ..PlanArgs::default()
+    };
+    let own = plan_unverified(model, &settings(&args)?, &plan.bounds)?.envelope;
+    let (stated, needed) = (&plan.envelope.runtime, &own.runtime);
+    let terms = [
+        ("heap", stated.heap, needed.heap),
+        ("stacks", stated.stacks, needed.stacks),
+        ("image", stated.image, needed.image),
+        ("io", stated.io, needed.io),
+    ];
+    let below = terms.iter().filter(|(_, stated, needed)| stated < needed).map(|term| {
+        let (name, stated, needed) = term;
+        format!("envelope.runtime.{name} is {stated} bytes, this program takes {needed}")
+    });
+    let mut found: Vec<String> = below.collect();
+    if plan.envelope.not_covered != own.not_covered {
+        found.push("envelope.not_covered is not what this program leaves out".to_string());
+    }
+    Ok(found)
 }
 
 /// The legalised program of a model with a plan's bounds and lanes.

@@ -102,7 +102,7 @@ impl BenchArgs {
             prompt_tokens: self.prompt_tokens as usize,
             gen_tokens: self.gen_tokens as usize,
             depth_tokens: self.depth as usize,
-            sequences: self.plan.sequences as usize,
+            sequences: self.plan.sequences.unwrap_or(1) as usize,
             repetitions: self.repetitions as usize,
         }
     }
@@ -140,7 +140,7 @@ impl Earlier {
             ("prompt_tokens", args.prompt_tokens),
             ("gen_tokens", args.gen_tokens),
             ("depth", args.depth),
-            ("sequences", args.plan.sequences),
+            ("sequences", args.plan.sequences.unwrap_or(1)),
         ];
         for (key, now) in same {
             if old.get(key).and_then(Value::as_u64) != Some(now) {

@@ -8,7 +8,7 @@ use std::io::{BufRead, ErrorKind};
 use std::time::Instant;
 
 use dctms_engine::generation::{Control, Finish, GenerationOptions, Sequence, Timing, generate};
-use dctms_engine::planning::{PlanSettings, compile_heap_bytes, resolve_bounds};
+use dctms_engine::planning::{PlanSettings, Planned, compile_heap_bytes, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model, Runner};
 use dctms_ir::plan::Bounds;
 use dctms_system::heap::{LatchScope, OnViolation};
@@ -25,7 +25,7 @@ use super::progress::Progress;
 use crate::HEAP;
 use crate::commands::stream::note;
 use crate::failure::Failure;
-use crate::machine::settings;
+use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, Prepared, Started};
 
 /// Bytes of a conversation's text for each token of its context: what longer text cannot hold.
@@ -39,9 +39,9 @@ const TEXT_BYTES_PER_TOKEN: usize = 16;
 pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
     dctms_text::initialise_templates();
     let stage = CompileStage::open()?;
-    let (started, template) = {
+    let (started, template, identity) = {
         let model = Model::open(&args.model_path()?)?;
-        stage.limit_for(&model)?;
+        stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         if model.vocabulary.is_none() {
             let message = "the model has no tokeniser: a conversation needs one";
             return Err(EngineError::new(Class::File, message).into());
@@ -51,20 +51,37 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
         let settings = with_chat_heap(args, settings, &model, &bounds);
         let planned = process::certify(&model, &settings, &bounds)?;
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
-        (started, stage.lasting(|| model.template.clone()))
+        let identity = Identity {
+            header_sha256: *model.checkpoint.header_sha256(),
+            context: model.config.context as usize,
+        };
+        (started, stage.lasting(|| model.template.clone()), identity)
     };
     stage.close()?;
     let mut prepared = load(started)?;
     super::announce(&prepared, begun);
     let mut chat = Chat::new(args, &prepared);
-    let mut input = Input::new(chat.text_bytes_max);
+    let text_bytes_max = match args.replan {
+        true => identity.context * TEXT_BYTES_PER_TOKEN,
+        false => chat.text_bytes_max,
+    };
+    let mut input = Input::new(text_bytes_max / 2);
     let mut line = None;
     loop {
         match chat.talk(&mut prepared, template.as_deref(), &mut input, line.take())? {
             Outcome::Ended => return Ok(()),
             Outcome::NeedsRoom { tokens, line: again } => {
-                prepared = replan(args, prepared, &mut chat, tokens)?;
-                line = Some(again);
+                match replan(args, prepared, &mut chat, tokens, &identity)? {
+                    Replanned::Larger(larger) => {
+                        prepared = larger;
+                        line = Some(again);
+                    }
+                    // The turn is refused; the conversation goes on as it was.
+                    Replanned::Refused(same, error) => {
+                        prepared = same;
+                        note(format_args!("dctms: {error}\n"));
+                    }
+                }
             }
         }
     }
@@ -83,7 +100,7 @@ fn chat_settings(args: &RunArgs, model: &Model) -> Result<PlanSettings, EngineEr
     let mut settings = settings(&plan_args)?;
     if args.replan {
         // A new plan is made while the arena is resident: its heap is room of its own.
-        settings.runtime.replan_heap_bytes = compile_heap_bytes(model);
+        settings.runtime.replan_heap_bytes = compile_heap_bytes(model, settings.machine.lanes);
     }
     Ok(settings)
 }
@@ -108,6 +125,20 @@ fn with_chat_heap(
     settings
 }
 
+/// What a new plan must be of: the same file, and no longer than it was trained for.
+struct Identity {
+    header_sha256: [u8; 32],
+    context: usize,
+}
+
+/// What came of asking for a larger plan.
+enum Replanned {
+    /// It runs, with the caches carried over.
+    Larger(Prepared),
+    /// It cannot be; everything is as it was.
+    Refused(Prepared, EngineError),
+}
+
 /// Makes a plan for at least `tokens` positions, carries the caches over, and says what changed.
 /// The plan is made and found to fit before anything of the old one is given up.
 fn replan(
@@ -115,57 +146,87 @@ fn replan(
     prepared: Prepared,
     chat: &mut Chat<'_>,
     tokens: u64,
-) -> Result<Prepared, Failure> {
-    let Prepared { runner, vocabulary, envelope, seal, .. } = prepared;
+    identity: &Identity,
+) -> Result<Replanned, Failure> {
+    let Prepared { runner, vocabulary, envelope, unlocked, seal } = prepared;
     let before = runner.bounds().clone();
     seal.lift()?;
     let stage = CompileStage::open()?;
     let positions = chat.sequence[0].context().1;
-    let (started, old) = {
-        let model = Model::open(&args.model_path()?)?;
-        stage.limit_for(&model)?;
-        let mut settings = chat_settings(args, &model)?;
-        let output = before.max_output_tokens;
-        let most = model.config.context.saturating_sub(output);
-        let wanted = tokens.saturating_sub(output).max(before.max_input_tokens * 2).min(most);
-        settings.max_input_tokens = Some(wanted);
-        settings.max_output_tokens = Some(output);
-        let bounds = resolve_bounds(&model, &settings, None)?;
-        if bounds.max_input_tokens + output < tokens {
-            return Err(EngineError::new(
-                Class::OverBound,
-                format!(
-                    "{tokens} positions are needed, the model was trained for {}",
-                    model.config.context
-                ),
-            )
-            .into());
+    let (started, old) = match larger_plan(args, &stage, &before, tokens, identity) {
+        Ok((model, settings, planned)) => {
+            drop(vocabulary);
+            let old = runner.retire()?;
+            let mut started =
+                process::launch(&stage, &model, &settings, &planned, HeapLimit::Kept)?;
+            if !started.runner_mut().take_over(&old, positions) {
+                let message = "the new plan's caches are not like the old one's";
+                return Err(EngineError::new(Class::System, message).into());
+            }
+            let after = &planned.plan.bounds;
+            note(format_args!(
+                "dctms: new plan: {} + {} → {} + {} tokens, M_max {:.1} → {:.1} MiB; {positions} \
+                 positions carried over\n",
+                before.max_input_tokens,
+                before.max_output_tokens,
+                after.max_input_tokens,
+                after.max_output_tokens,
+                mebibytes(envelope.total),
+                mebibytes(planned.plan.envelope.total),
+            ));
+            (started, old)
         }
-        let settings = with_chat_heap(args, settings, &model, &bounds);
-        let planned = process::certify(&model, &settings, &bounds)?;
-        drop(vocabulary);
-        let old = runner.retire()?;
-        let mut started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Kept)?;
-        if !started.runner_mut().take_over(&old, positions) {
-            let message = "the new plan's caches are not like the old one's";
-            return Err(EngineError::new(Class::System, message).into());
+        Err(error) => {
+            // The message outlives the stage that it was made in.
+            let lasting = stage.lasting(|| error.clone());
+            drop(error);
+            let error = lasting;
+            stage.close()?;
+            let seal = dctms_system::seal::seal()?;
+            let same = Prepared { runner, vocabulary, envelope, unlocked, seal };
+            return Ok(Replanned::Refused(same, error));
         }
-        note(format_args!(
-            "dctms: new plan: {} + {} → {} + {output} tokens, M_max {:.1} → {:.1} MiB; \
-             {positions} positions carried over\n",
-            before.max_input_tokens,
-            before.max_output_tokens,
-            bounds.max_input_tokens,
-            mebibytes(envelope.total),
-            mebibytes(planned.plan.envelope.total),
-        ));
-        (started, old)
     };
     drop(old);
     stage.close()?;
     let prepared = load(started)?;
     chat.grow(&prepared);
-    Ok(prepared)
+    Ok(Replanned::Larger(prepared))
+}
+
+/// The model, opened again, and a certified plan of it with room for `tokens` positions.
+fn larger_plan(
+    args: &RunArgs,
+    stage: &CompileStage,
+    before: &Bounds,
+    tokens: u64,
+    identity: &Identity,
+) -> Result<(Model, PlanSettings, Planned), EngineError> {
+    let model = Model::open(&args.model_path()?)?;
+    if *model.checkpoint.header_sha256() != identity.header_sha256 {
+        let message = "the model file is another one than at the start";
+        return Err(EngineError::new(Class::File, message));
+    }
+    stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
+    let mut settings = chat_settings(args, &model)?;
+    let output = before.max_output_tokens;
+    let most = model.config.context.saturating_sub(output);
+    let wanted = tokens.saturating_sub(output).max(before.max_input_tokens * 2).min(most);
+    if wanted + output < tokens || wanted <= before.max_input_tokens {
+        return Err(EngineError::new(
+            Class::OverBound,
+            format!(
+                "{tokens} positions are needed, the model was trained for {}",
+                model.config.context
+            ),
+        ));
+    }
+    settings.max_input_tokens = Some(wanted);
+    settings.max_output_tokens = Some(output);
+    let bounds = resolve_bounds(&model, &settings, None)?;
+    let settings = with_chat_heap(args, settings, &model, &bounds);
+    let planned = process::certify(&model, &settings, &bounds)?;
+    Ok((model, settings, planned))
 }
 
 /// How a stretch of conversation ended.
@@ -258,6 +319,8 @@ struct Chat<'a> {
     /// The rendered text that the caches hold.
     before: String,
     scratch: Scratch,
+    /// The reply that is coming: made once, so that turns leave no holes in the heap.
+    reply: String,
     sequence: [Sequence; 1],
     limit: usize,
     text_bytes_max: usize,
@@ -273,8 +336,9 @@ impl<'a> Chat<'a> {
             turns: Vec::new(),
             before: String::new(),
             scratch: Scratch::with_text_bytes_max(kind_of(prepared), text_bytes_max),
+            reply: String::with_capacity(limit * TEXT_BYTES_PER_TOKEN),
             sequence: [Sequence::new(0, context)],
-            limit,
+            limit: args.limit.map_or(limit, |asked| limit.min(asked as usize)),
             text_bytes_max,
         }
     }
@@ -282,7 +346,7 @@ impl<'a> Chat<'a> {
     /// Takes the larger bounds of a new plan.
     fn grow(&mut self, prepared: &Prepared) {
         let (context, limit) = context_of(prepared);
-        self.limit = limit;
+        self.limit = self.args.limit.map_or(limit, |asked| limit.min(asked as usize));
         self.text_bytes_max = context * TEXT_BYTES_PER_TOKEN;
         self.sequence[0].grow(context);
         // The old scratch goes first, so that both are never there at once.
@@ -342,6 +406,12 @@ impl<'a> Chat<'a> {
     ) -> Result<Turn, EngineError> {
         let turns_bytes: usize = self.turns.iter().map(String::len).sum();
         if turns_bytes + line.len() > self.text_bytes_max / 2 {
+            if self.args.replan {
+                // A token is four bytes of text or so; the new plan's tokeniser will say.
+                let tokens = ((turns_bytes + line.len()) / 4 + self.limit) as u64;
+                let tokens = tokens.max(self.sequence[0].context().0.len() as u64 + 1);
+                return Ok(Turn::NeedsRoom { tokens, line });
+            }
             return Err(EngineError::new(
                 Class::OverBound,
                 format!(
@@ -363,8 +433,8 @@ impl<'a> Chat<'a> {
                 return Err(error);
             }
         }
-        let reply = self.generate(runner, tokenizer)?;
-        self.turns.push(reply);
+        self.generate(runner, tokenizer)?;
+        self.turns.push(self.reply.as_str().to_owned());
         let gone = Stream::Output.write_all(b"\n").is_err();
         let stopped = self.sequence[0].finish() == Some(Finish::Cancelled);
         // Ctrl-C ends the reply, not the conversation; a closed output ends both.
@@ -450,8 +520,9 @@ impl<'a> Chat<'a> {
         &mut self,
         runner: &mut Runner,
         tokenizer: &Tokenizer<'_>,
-    ) -> Result<String, EngineError> {
-        let mut reply = String::with_capacity(self.text_bytes_max / 4);
+    ) -> Result<(), EngineError> {
+        let reply = &mut self.reply;
+        reply.clear();
         let mut timing = Timing::default();
         let mut gone = false;
         HEAP.close_latch(LatchScope::EveryThread, OnViolation::Count);
@@ -480,10 +551,9 @@ impl<'a> Chat<'a> {
             // The caches hold tokens that the reply does not show.
             Some(Finish::StopText) => self.before.clear(),
             // The caches hold the prompt and the reply; the end token was not run.
-            _ => self.before.push_str(&reply),
+            _ => self.before.push_str(&self.reply),
         }
-        reply.shrink_to_fit();
-        Ok(reply)
+        Ok(())
     }
 }
 
