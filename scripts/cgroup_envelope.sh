@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The envelope, held against the kernel: in a memory control group limited to exactly M_max plus
 # what M_max does not cover, a run finishes as fast as outside; one byte under M_max, it is
-# refused before any weight is read.
+# refused before any weight is read. (Speed is not judged while others hold the processors.)
 #
 #     scripts/cgroup_envelope.sh [MODEL] [INPUT] [OUTPUT] [LANES]
 #
@@ -89,6 +89,10 @@ import json, sys
 folder, rounds = sys.argv[1], int(sys.argv[2])
 runs = lambda kind: [json.load(open(f"{folder}/{kind}.{r}")) for r in range(1, rounds + 1)]
 free, held = runs("free"), runs("held")
+try:
+    pressure = float(open("/proc/pressure/cpu").read().split("avg10=")[1].split()[0])
+except (OSError, IndexError, ValueError):
+    pressure = 0.0
 ok = True
 same = len({run["logits_sha256"] for run in free + held}) == 1
 print("PASS" if same else "FAIL", "the same logits inside and outside")
@@ -97,8 +101,11 @@ for what in ("prefill_tokens_per_s", "decode_tokens_per_s"):
     best = lambda runs: max(run[what] for run in runs)
     ratio = best(held) / best(free)
     fast = ratio >= 0.85
-    ok &= fast
-    print("PASS" if fast else "FAIL", f"{what}: {best(held):.1f} inside, {best(free):.1f} outside,"
+    # Where others hold the processors a slow run says nothing.
+    judged = fast or pressure < 20
+    ok &= fast or not judged
+    verdict = "PASS" if fast else "FAIL" if judged else "NOTE not judged, processors contended:"
+    print(verdict, f"{what}: {best(held):.1f} inside, {best(free):.1f} outside,"
           f" ratio {ratio:.2f} (best of {rounds} alternating rounds; at least 0.85)")
 sys.exit(0 if ok and same else 1)
 PY
