@@ -84,15 +84,13 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
     let (started, prompts) = {
         let model = Model::open(&args.model_path()?)?;
-        let extra_bytes = prompts::compile_extra_bytes(&args.input);
-        stage.limit_for(&model, lanes_of(&args.plan)?, extra_bytes)?;
+        stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;
         let prompts = prompts::read(args, &model)?;
         let mut plan_args = args.plan.clone();
         plan_args.sequences = Some(sequences(args, prompts.len() as u64)?);
         plan_args.max_output = plan_args.max_output.or(args.limit);
-        let mut settings = settings(&plan_args)?;
-        settings.runtime.compile_extra_bytes = extra_bytes;
+        let settings = settings(&plan_args)?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) as u64;
         let settings = match args.replan {
             true => replanned(settings, longest, args.limit),

@@ -9,7 +9,7 @@ use dctms_text::{
     SpecialText, Tokenizer,
 };
 
-use dctms_engine::planning::{COMPILE_HEAP_PER_PROMPT_BYTE, prompt_bytes_max};
+use dctms_engine::planning::prompt_bytes_max;
 
 use super::options::{Input, RunArgs, usage};
 use crate::commands::files::read_at_most;
@@ -36,15 +36,6 @@ pub fn read(args: &RunArgs, model: &Model) -> Result<Vec<Vec<u32>>, EngineError>
             let prompts: Vec<&str> = prompts.iter().map(String::as_str).collect();
             texts(args, model, &prompts)
         }
-    }
-}
-
-/// Heap that reading several prompts takes beside what one prompt does, bytes.
-#[must_use]
-pub fn compile_extra_bytes(input: &Input) -> u64 {
-    match input {
-        Input::Lines(_) | Input::Ids(_) => COMPILE_HEAP_PER_PROMPT_BYTE * PROMPT_FILE_BYTES_MAX,
-        Input::Chat | Input::Text(_) | Input::File(_) => 0,
     }
 }
 
