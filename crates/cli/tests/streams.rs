@@ -160,6 +160,25 @@ fn a_conversation_ends_with_its_input() {
     assert_eq!(output.code(), 0, "{output:?}");
 }
 
+/// While nothing is generated there is nothing to finish: a signal ends the process, even where it
+/// waits for a file.
+#[test]
+fn ctrl_c_ends_a_run_that_waits_for_its_prompt() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = Folder::new();
+    let path = folder.path().join("pipe");
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a path");
+    support::child::make_pipe(&name);
+    let child = dctms("run").arg(fixture("llama-f16.gguf")).arg("-f").arg(&path).args("-n 2");
+    let running = child.start();
+    std::thread::sleep(Duration::from_millis(200));
+    let since = Instant::now();
+    running.signal(libc::SIGINT);
+    let output = running.end();
+    ended(&output, since);
+    assert_eq!((output.status.code(), output.stdout.as_str()), (None, ""), "{output:?}");
+}
+
 /// The last M_max that a conversation announced, rounded up as it may have been rounded down.
 fn said_m_max_mib(output: &Output) -> f64 {
     let line = output.stderr.lines().rfind(|line| line.contains("M_max")).expect("announced");

@@ -81,8 +81,9 @@ impl EvalArgs {
 /// Usage, a defect of the model, a text that is too short, no room.
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let args = EvalArgs::parse(parser)?;
-    catch_stop_requests()?;
     let Ready { mut prepared, tokens, bos } = prepare(&args)?;
+    // Before this, a signal may simply end the process: nothing of it would be lost.
+    catch_stop_requests()?;
     let total = prepared.envelope.total;
     note(format_args!("dctms: {} tokens, M_max {total} bytes\n", tokens.len()));
     let input = PerplexityInput { tokens: &tokens, ctx_size: args.ctx_size as usize, bos };

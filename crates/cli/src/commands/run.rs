@@ -38,11 +38,12 @@ use progress::Progress;
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let started = Instant::now();
     let args = RunArgs::parse(parser)?;
-    catch_stop_requests()?;
     if args.input == Input::Chat {
         return chat::run(&args, started);
     }
     let mut ready = prepare(&args)?;
+    // Before this, a signal may simply end the process: nothing of it would be lost.
+    catch_stop_requests()?;
     match args.format {
         Format::Text => announce(&ready.prepared, started),
         Format::Json => warn(&ready.prepared),

@@ -280,6 +280,12 @@ impl Running {
     }
 }
 
+/// Makes a named pipe.
+pub fn make_pipe(path: &std::ffi::CStr) {
+    // SAFETY: the path ends with a zero byte.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0, "a named pipe");
+}
+
 fn wait(id: libc::pid_t) -> (ExitStatus, libc::rusage) {
     // SAFETY: all zero is a valid rusage; status and usage are filled by the call.
     unsafe {

@@ -12,7 +12,7 @@ use dctms_engine::planning::{PlanSettings, Planned, compile_heap_bytes, resolve_
 use dctms_engine::{Class, EngineError, Model, Runner};
 use dctms_ir::plan::Bounds;
 use dctms_system::heap::{LatchScope, OnViolation};
-use dctms_system::interrupt::{stop_requested, take_stop_request};
+use dctms_system::interrupt::{catch_stop_requests, stop_requested, take_stop_request};
 use dctms_system::output::Stream;
 use dctms_text::{
     ChatTemplate, Content, Conversation, EncodeOptions, Ends, GenerationPrompt, Message, Scratch,
@@ -59,6 +59,7 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
     };
     stage.close()?;
     let mut prepared = load(started)?;
+    catch_stop_requests()?;
     super::announce(&prepared, begun);
     let mut chat = Chat::new(args, &prepared);
     let text_bytes_max = match args.replan {
