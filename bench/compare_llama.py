@@ -29,8 +29,8 @@ FLASH = {"off": "0", "on": "1"}
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dctms", type=Path, required=True)
-    parser.add_argument("--llama-bench", type=Path, required=True)
+    parser.add_argument("--dctms", type=program, required=True)
+    parser.add_argument("--llama-bench", type=program, required=True)
     parser.add_argument("--peer-lib", type=Path, help="prepended to LD_LIBRARY_PATH for the peer")
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--gen-tokens", type=int, default=128)
@@ -49,6 +49,11 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n")
     return 0
+
+
+def program(path: str) -> Path:
+    """A path that stays one when it names a file of this folder."""
+    return Path(path).absolute()
 
 
 def compare(arguments, model: Path) -> dict:
