@@ -3,15 +3,12 @@
 use dctms_engine::loading::Loader;
 use dctms_engine::model::{ModelFiles, Vocabulary};
 use dctms_engine::planning::{PlanSettings, Planned, compile_heap_bytes, plan};
+use dctms_engine::session::session_options;
 use dctms_engine::{Class, EngineError, Model, Runner};
-use dctms_exec::{CertifiedPlan, SessionOptions};
+use dctms_exec::CertifiedPlan;
 use dctms_ir::plan::{Bounds, Envelope};
-use dctms_kernels::isa::Isa;
-use dctms_system::arena::ArenaPages;
 use dctms_system::heap::Region;
-use dctms_system::lanes::{LanesConfig, Pinning};
 use dctms_system::machine::machine_memory;
-use dctms_system::processors::processors;
 use dctms_system::seal::Seal;
 
 use crate::HEAP;
@@ -189,25 +186,11 @@ pub fn launch(
     limit: HeapLimit,
 ) -> Result<Started, EngineError> {
     let Planned { plan, certificate } = planned;
-    let isa = Isa::from_name(&plan.machine.isa).ok_or_else(|| {
-        EngineError::new(Class::System, format!("this processor has no {}", plan.machine.isa))
-    })?;
+    let options = session_options(plan, LANE_STACK_BYTES)?;
     if limit == HeapLimit::Set {
         let reserve = settings.runtime.replan_heap_bytes;
         HEAP.set_run_limit((plan.envelope.runtime.heap - reserve) as usize)?;
     }
-    let lanes = plan.machine.lanes as usize;
-    let options = SessionOptions {
-        isa,
-        lanes: LanesConfig {
-            lanes,
-            stack_bytes: LANE_STACK_BYTES,
-            events: 0,
-            spin: processors()?.spin_policy(lanes),
-            pinning: Pinning::Free,
-        },
-        pages: ArenaPages::Huge,
-    };
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let facts = (model.config.vocabulary, window);
     let certified = CertifiedPlan::new(plan, certificate)?;
@@ -217,7 +200,7 @@ pub fn launch(
             files: model.files()?,
             vocabulary: model.vocabulary.clone(),
             envelope: plan.envelope.clone(),
-            threads: lanes,
+            threads: plan.machine.lanes as usize,
         })
     })
 }

@@ -11,7 +11,7 @@
 use dctms_exec::sample::SamplerRecord;
 use dctms_exec::{CertifiedPlan, ConstantBytes, SessionOptions};
 use dctms_ir::Dtype;
-use dctms_ir::plan::Machine;
+use dctms_ir::plan::{Machine, Plan};
 use dctms_kernels::isa::Isa;
 use dctms_planner::{Activations, Balance};
 use dctms_system::arena::ArenaPages;
@@ -87,21 +87,7 @@ pub fn load(model: &Model, planned: &Planned) -> Result<Runner, EngineError> {
         ));
     }
     model.checkpoint.require_complete()?;
-    let isa = Isa::from_name(&plan.machine.isa).ok_or_else(|| {
-        EngineError::new(Class::System, format!("this processor has no {}", plan.machine.isa))
-    })?;
-    let lanes = plan.machine.lanes as usize;
-    let options = SessionOptions {
-        isa,
-        lanes: LanesConfig {
-            lanes,
-            stack_bytes: LANE_STACK_BYTES,
-            events: 0,
-            spin: processors()?.spin_policy(lanes),
-            pinning: Pinning::Free,
-        },
-        pages: ArenaPages::Huge,
-    };
+    let options = session_options(plan, LANE_STACK_BYTES)?;
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let certified = CertifiedPlan::new(plan, certificate)?;
     let mut runner = Runner::start(certified, &options, (model.config.vocabulary, window))?;
@@ -109,6 +95,32 @@ pub fn load(model: &Model, planned: &Planned) -> Result<Runner, EngineError> {
     let files = model.files()?;
     runner.load(&Loader::new(&files, model.vocabulary.as_ref(), None))?;
     Ok(runner)
+}
+
+/// How a session runs a plan here: its instruction set, its lanes with stacks of
+/// `lane_stack_bytes` each, and waiting that fits the processors.
+///
+/// # Errors
+/// A processor without the plan's instruction set, or an operating system that tells no facts.
+pub fn session_options(
+    plan: &Plan,
+    lane_stack_bytes: usize,
+) -> Result<SessionOptions, EngineError> {
+    let isa = Isa::from_name(&plan.machine.isa).ok_or_else(|| {
+        EngineError::new(Class::System, format!("this processor has no {}", plan.machine.isa))
+    })?;
+    let lanes = plan.machine.lanes as usize;
+    Ok(SessionOptions {
+        isa,
+        lanes: LanesConfig {
+            lanes,
+            stack_bytes: lane_stack_bytes,
+            events: 0,
+            spin: processors()?.spin_policy(lanes),
+            pinning: Pinning::Free,
+        },
+        pages: ArenaPages::Huge,
+    })
 }
 
 /// A loaded model that answers one prompt after another, greedily.
