@@ -412,18 +412,17 @@ impl Pass<'_> {
         self.step(part, kind, &[x, w], rows)
     }
 
-    /// Projection, bias, head norm and rotation of queries or keys.
+    /// Bias, head norm and rotation of projected queries or keys.
     fn heads(
         &mut self,
         part: &str,
-        normed: TensorId,
-        (weight, bias, norm): (TensorId, Option<TensorId>, Option<TensorId>),
+        mut value: TensorId,
+        (bias, norm): (Option<TensorId>, Option<TensorId>),
         table: TensorId,
         heads: u32,
     ) -> TensorId {
         let head_dim = self.config.head_dim;
         let features = u64::from(heads) * u64::from(head_dim);
-        let mut value = self.matmul(part, normed, weight, features, self.config.hidden);
         if let Some(bias) = bias {
             value = self.step(&format!("{part}_bias"), OpKind::BiasAdd, &[value, bias], features);
         }
@@ -443,12 +442,15 @@ impl Pass<'_> {
             None => [None; 3],
         };
         let normed = self.norm("attn_norm", x, layer.attn_norm);
-        let q = (layer.q, q_bias, layer.q_norm);
-        let q = self.heads("attn_q", normed, q, table, config.heads);
-        let k = (layer.k, k_bias, layer.k_norm);
-        let k = self.heads("attn_k", normed, k, table, config.kv_heads);
         let kv_features = u64::from(config.kv_heads) * u64::from(config.head_dim);
+        let q_features = u64::from(config.heads) * u64::from(config.head_dim);
+        // The three products stand together and what works on their heads follows, so that one
+        // synchronisation point serves all three where heads and tiles are cut differently.
+        let q = self.matmul("attn_q", normed, layer.q, q_features, config.hidden);
+        let k = self.matmul("attn_k", normed, layer.k, kv_features, config.hidden);
         let mut v = self.matmul("attn_v", normed, layer.v, kv_features, config.hidden);
+        let q = self.heads("attn_q", q, (q_bias, layer.q_norm), table, config.heads);
+        let k = self.heads("attn_k", k, (k_bias, layer.k_norm), table, config.kv_heads);
         if let Some(bias) = v_bias {
             v = self.step("attn_v_bias", OpKind::BiasAdd, &[v, bias], kv_features);
         }
@@ -461,10 +463,9 @@ impl Pass<'_> {
             &[k, v, positions, slots],
             &[layer.keys, layer.values],
         );
-        let features = u64::from(config.heads) * u64::from(config.head_dim);
         let operands = [q, layer.keys, layer.values, positions, slots];
-        let mixed = self.step("attn", OpKind::Attention(layer.shape), &operands, features);
-        let out = self.matmul("attn_output", mixed, layer.attn_output, config.hidden, features);
+        let mixed = self.step("attn", OpKind::Attention(layer.shape), &operands, q_features);
+        let out = self.matmul("attn_output", mixed, layer.attn_output, config.hidden, q_features);
         self.residual("attn_residual", x, out, layer.post_attention_norm)
     }
 
