@@ -24,7 +24,7 @@ const fn edges(
 }
 
 /// Everything that is allowed; what is not here is refused.
-const ALLOWED: [Edges; 13] = [
+const ALLOWED: [Edges; 14] = [
     edges("ir", &["sha2"], &[]),
     edges("format", &["sha2"], &[]),
     edges("text", &["minijinja", "minijinja-contrib"], &["serde_json"]),
@@ -32,6 +32,7 @@ const ALLOWED: [Edges; 13] = [
     edges("kernels", &["libm"], &[]),
     edges("system", &["libc"], &[]),
     edges("models", &["ir", "format", "libm"], &[]),
+    edges("synth", &["format"], &[]),
     edges("planner", &["ir", "pack"], &[]),
     edges("verifier", &["ir"], &["sha2"]),
     edges("exec", &["ir", "verifier", "kernels", "system", "libm"], &[]),
@@ -54,6 +55,7 @@ const ALLOWED: [Edges; 13] = [
             "planner",
             "verifier",
             "kernels",
+            "synth",
             "system",
             "exec",
             "engine",

@@ -11,6 +11,7 @@ pub mod pack;
 pub mod plan;
 pub mod run;
 pub mod stream;
+pub mod synth;
 pub mod verify;
 
 use crate::args::UsageError;
@@ -40,6 +41,7 @@ pub fn dispatch() -> Result<(), Failure> {
         "verify" => verify::run(&mut parser),
         "inspect" => inspect::run(&mut parser),
         "pack" => pack::run(&mut parser),
+        "synth" => synth::run(&mut parser),
         "bench" => bench::run(&mut parser),
         "help" => help(),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
@@ -76,6 +78,7 @@ dctms: language models inside a memory envelope that is proven before they run
   dctms verify PLAN.json          check a plan from disk (--model FILE: against its model)
   dctms inspect [MODEL]           metadata, tensors and types of a model file
   dctms pack FILE.csv             place buffers in one arena
+  dctms synth SHAPE MIX -o FILE   a model of random weights at a published shape
   dctms help                      this text
 
 Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
