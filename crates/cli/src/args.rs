@@ -8,17 +8,25 @@ use lexopt::prelude::*;
 
 /// Why the words are wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageError(pub String);
+pub enum UsageError {
+    /// What is wrong, and what is accepted.
+    Wrong(String),
+    /// Nothing: the words ask how the command is used.
+    HelpAsked,
+}
 
 impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            UsageError::Wrong(what) => f.write_str(what),
+            UsageError::HelpAsked => f.write_str("help is asked for"),
+        }
     }
 }
 
 impl From<lexopt::Error> for UsageError {
     fn from(error: lexopt::Error) -> Self {
-        UsageError(error.to_string())
+        UsageError::Wrong(error.to_string())
     }
 }
 
@@ -89,7 +97,7 @@ impl PlanArgs {
                     "q8" => false,
                     "f32" => true,
                     other => {
-                        return Err(UsageError(format!("--activations {other}: q8 or f32")));
+                        return Err(UsageError::Wrong(format!("--activations {other}: q8 or f32")));
                     }
                 }
             }
@@ -104,7 +112,10 @@ impl PlanArgs {
 /// # Errors
 /// A missing value, or one that is not UTF-8.
 pub fn text(parser: &mut lexopt::Parser, name: &str) -> Result<String, UsageError> {
-    parser.value()?.string().map_err(|_| UsageError(format!("--{name}: the value is not UTF-8")))
+    parser
+        .value()?
+        .string()
+        .map_err(|_| UsageError::Wrong(format!("--{name}: the value is not UTF-8")))
 }
 
 /// A whole number.
@@ -113,7 +124,9 @@ pub fn text(parser: &mut lexopt::Parser, name: &str) -> Result<String, UsageErro
 /// A missing value, or no whole number.
 pub fn count(parser: &mut lexopt::Parser, name: &str) -> Result<u64, UsageError> {
     let value = text(parser, name)?;
-    value.parse().map_err(|_| UsageError(format!("--{name} {value}: a whole number is expected")))
+    value
+        .parse()
+        .map_err(|_| UsageError::Wrong(format!("--{name} {value}: a whole number is expected")))
 }
 
 /// A number of tokens: at least one, and no more than any model's positions.
@@ -140,7 +153,9 @@ pub fn number(
     let value = text(parser, name)?;
     match value.parse::<f32>() {
         Ok(number) if number >= min && number <= max => Ok(number),
-        _ => Err(UsageError(format!("--{name} {value}: a number from {min} to {max} is expected"))),
+        _ => Err(UsageError::Wrong(format!(
+            "--{name} {value}: a number from {min} to {max} is expected"
+        ))),
     }
 }
 
@@ -151,7 +166,9 @@ pub fn number(
 pub fn bytes(parser: &mut lexopt::Parser, name: &str) -> Result<u64, UsageError> {
     let value = text(parser, name)?;
     parse_bytes(&value).ok_or_else(|| {
-        UsageError(format!("--{name} {value}: bytes are expected, e.g. 157000000, 512M or 2GB"))
+        UsageError::Wrong(format!(
+            "--{name} {value}: bytes are expected, e.g. 157000000, 512M or 2GB"
+        ))
     })
 }
 
@@ -176,7 +193,7 @@ fn parse_bytes(value: &str) -> Option<u64> {
 /// Names both bounds.
 pub fn within(value: u64, name: &str, min: u64, max: u64) -> Result<u64, UsageError> {
     if value < min || value > max {
-        return Err(UsageError(format!("--{name} {value}: {min} to {max}")));
+        return Err(UsageError::Wrong(format!("--{name} {value}: {min} to {max}")));
     }
     Ok(value)
 }
@@ -186,24 +203,27 @@ fn kv_type(value: &str) -> Result<Dtype, UsageError> {
         "f16" => Ok(Dtype::F16),
         "f32" => Ok(Dtype::F32),
         "q8_0" => Ok(Dtype::Q8_0),
-        other => Err(UsageError(format!("--kv-type {other}: f16, f32 or q8_0"))),
+        other => Err(UsageError::Wrong(format!("--kv-type {other}: f16, f32 or q8_0"))),
     }
 }
 
 fn isa(value: &str) -> Result<String, UsageError> {
     match value {
         "scalar" | "avx2" | "avx512" => Ok(value.to_string()),
-        other => Err(UsageError(format!("--isa {other}: scalar, avx2 or avx512"))),
+        other => Err(UsageError::Wrong(format!("--isa {other}: scalar, avx2 or avx512"))),
     }
 }
 
-/// An option nobody knows.
+/// An option that the command does not know: every command knows `--help`.
 #[must_use]
 pub fn unknown(argument: &lexopt::Arg<'_>) -> UsageError {
     match argument {
-        Short(letter) => UsageError(format!("unknown option -{letter}")),
-        Long(name) => UsageError(format!("unknown option --{name}")),
-        Value(value) => UsageError(format!("unexpected argument {}", value.to_string_lossy())),
+        Short('h') | Long("help") => UsageError::HelpAsked,
+        Short(letter) => UsageError::Wrong(format!("unknown option -{letter}")),
+        Long(name) => UsageError::Wrong(format!("unknown option --{name}")),
+        Value(value) => {
+            UsageError::Wrong(format!("unexpected argument {}", value.to_string_lossy()))
+        }
     }
 }
 

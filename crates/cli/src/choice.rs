@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use dctms_engine::planning::{self, PlanSettings};
-use dctms_engine::{EngineError, Model};
+use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::plan::{Bounds, Plan};
 
 use crate::show::grouped;
@@ -24,6 +24,8 @@ pub enum Why {
     Memory(u64),
     /// A prefill step is no longer than a prompt.
     Input,
+    /// Nothing fits into this memory, bytes: what is shown needs least.
+    NothingFits(u64),
 }
 
 impl Why {
@@ -38,6 +40,9 @@ impl Why {
             }
             Why::Memory(bytes) => format!("the most that fits into {} bytes", grouped(*bytes)),
             Why::Input => "capped by the input bound".to_string(),
+            Why::NothingFits(bytes) => {
+                format!("the least: nothing fits into {} bytes", grouped(*bytes))
+            }
         }
     }
 }
@@ -69,11 +74,11 @@ pub enum Wish {
 }
 
 /// Chooses the bounds and plans. `given` holds the names of the options that the user wrote. The
-/// plan is not verified; it may not fit.
+/// plan is not verified; it may not fit. Where nothing fits into a budget, it is the plan of the
+/// smallest context.
 ///
 /// # Errors
-/// Any defect of the model; class `OverBound` when the bounds pass its context; class
-/// `DoesNotFit` when the wish was a fit and nothing fits.
+/// Any defect of the model; class `OverBound` when the bounds pass its context.
 pub fn choose(
     model: &Model,
     settings: &PlanSettings,
@@ -81,7 +86,12 @@ pub fn choose(
     wish: Wish,
 ) -> Result<(Choice, Plan), EngineError> {
     let choice = match wish {
-        Wish::Fit(budget) => fitted(model, settings, given, budget)?,
+        Wish::Fit(budget) => match fitted(model, settings, given, budget) {
+            Err(error) if error.class == Class::DoesNotFit => {
+                least(model, settings, given, budget)?
+            }
+            other => other?,
+        },
         Wish::Asked => {
             let bounds = planning::resolve_bounds(model, settings, None)?;
             reasons(model, settings, given, bounds)
@@ -114,6 +124,19 @@ fn fitted(
     let context = model.config.context;
     let full = bounds.max_input_tokens + bounds.max_output_tokens >= context;
     let input = if full { Why::ModelContext(context) } else { Why::Memory(budget) };
+    Ok(Choice { input, ..reasons(model, settings, given, bounds) })
+}
+
+/// The smallest context, where not even that fits into `budget` bytes.
+fn least(
+    model: &Model,
+    settings: &PlanSettings,
+    given: &BTreeSet<String>,
+    budget: u64,
+) -> Result<Choice, EngineError> {
+    let least = PlanSettings { max_input_tokens: Some(1), ..settings.clone() };
+    let bounds = planning::resolve_bounds(model, &least, None)?;
+    let input = Why::NothingFits(budget);
     Ok(Choice { input, ..reasons(model, settings, given, bounds) })
 }
 

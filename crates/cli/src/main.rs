@@ -13,6 +13,7 @@ mod failure;
 mod machine;
 mod process;
 mod report;
+mod room;
 mod show;
 mod table;
 

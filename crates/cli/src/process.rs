@@ -78,7 +78,7 @@ pub const WORDS_BYTES_MAX: u64 = 32 << 10;
 pub fn check_words() -> Result<(), UsageError> {
     let words_bytes = dctms_system::process::words_bytes();
     if words_bytes > WORDS_BYTES_MAX {
-        return Err(UsageError(format!(
+        return Err(UsageError::Wrong(format!(
             "arguments and environment take {words_bytes} bytes, at most {WORDS_BYTES_MAX} are in \
              the envelope: give long prompts by -f FILE, and start with less environment (env -i)"
         )));

@@ -174,9 +174,20 @@ fn a_fit_is_the_largest_that_fits() {
             assert_eq!(code(&plan_long(&long, &words, budget)), expected, "{budget} {input}");
         }
     }
-    let nothing = plan(&model(LLAMA), &["--fit", "1M", "--memory-limit", "1M"]);
-    assert_eq!(code(&nothing), 3);
-    assert!(errors(&nothing).contains("bytes short"), "{}", errors(&nothing));
+    // Where nothing fits, the plan that needs least is printed. The lower limit counts.
+    for words in [["--fit", "1M", "--memory-limit", "4G"], ["--fit", "1G", "--memory-limit", "1M"]]
+    {
+        let nothing = plan(&model(LLAMA), &[&words[..], &["--json"]].concat());
+        assert_eq!(code(&nothing), 3);
+        assert!(errors(&nothing).contains("bytes short"), "{}", errors(&nothing));
+        let least = json(&nothing);
+        assert_eq!(least["envelope"]["fits"], false);
+        assert_eq!(number(&least, &["envelope", "hardware"]), 1 << 20);
+        assert_eq!(number(&least, &["bounds", "max_input_tokens"]), 1);
+        let nothing = plan(&model(LLAMA), &words);
+        assert_eq!(code(&nothing), 3);
+        assert!(text(&nothing).contains("the least: nothing fits into 1,048,576 bytes"));
+    }
 }
 
 #[test]

@@ -28,6 +28,18 @@ fn commands() {
             assert!(output.stdout.contains(line), "{line}");
         }
     }
+    for command in ["run", "plan", "eval", "bench", "verify", "inspect", "pack", "synth"] {
+        for words in
+            [format!("{command} --help"), format!("{command} -h x"), format!("help {command}")]
+        {
+            let output = dctms(&words).run();
+            assert_eq!((output.code(), output.stderr.as_str()), (0, ""), "{words}");
+            assert!(output.stdout.starts_with(&format!("dctms {command}")), "{output:?}");
+        }
+    }
+    // The value of an option is not an option.
+    dctms("run -p --help /no/such").refused(FILE, &["No such file"]);
+    dctms("help fly").refused(USAGE, &["unknown command fly"]);
     for words in ["version", "--version", "-V"] {
         let output = dctms(words).run();
         assert_eq!(output.code(), 0);

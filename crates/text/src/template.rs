@@ -155,6 +155,16 @@ impl ChatTemplate {
         (64 << 10) + 32 * template_bytes + 1024 * message_count + 6 * content_bytes
     }
 
+    /// As [`Self::heap_bytes_usual`], for rendering into a buffer by [`Self::render_into`]; the
+    /// buffer is not counted.
+    pub const fn heap_bytes_usual_into(
+        template_bytes: usize,
+        message_count: usize,
+        content_bytes: usize,
+    ) -> usize {
+        (48 << 10) + 24 * template_bytes + 384 * message_count + 3 * content_bytes
+    }
+
     /// Where the template came from.
     pub fn origin(&self) -> TemplateOrigin {
         self.origin

@@ -114,6 +114,7 @@ fn check_template(tokenizer: &Tokenizer<'_>, name: &str, messages: &[Message<'_>
     });
     let content_bytes: usize = content_bytes.sum();
     let usual = ChatTemplate::heap_bytes_usual(source.len(), messages.len(), content_bytes);
+    let mut into_peak = 0;
     let (_, _, peak, allocations) = counted(|| {
         let (template, kept, compile_peak, _) =
             counted(|| ChatTemplate::new(Some(&source), tokenizer).expect("Jinja"));
@@ -130,8 +131,14 @@ fn check_template(tokenizer: &Tokenizer<'_>, name: &str, messages: &[Message<'_>
             messages.len(),
         );
         let mut out = vec![0; text.len()];
-        let len_bytes = template.render_into(&conversation(), &mut out).expect("renders");
+        let (len_bytes, _, rendering, _) =
+            counted(|| template.render_into(&conversation(), &mut out).expect("renders"));
+        into_peak = compile_peak.max(kept + rendering);
         assert_eq!(&out[..len_bytes], text.as_bytes());
     });
+    let usual_into =
+        ChatTemplate::heap_bytes_usual_into(source.len(), messages.len(), content_bytes);
+    println!("{name}, into a buffer: {into_peak} of {usual_into}");
+    assert!(into_peak <= usual_into, "{name}: {into_peak} of {usual_into} bytes");
     assert!(peak <= usual, "{name}: {peak} of {usual} bytes in {allocations} allocations");
 }

@@ -58,7 +58,7 @@ impl EvalArgs {
                 Long(name) => {
                     let name = name.to_string();
                     if !args.plan.take(&name, parser)? {
-                        return Err(UsageError(format!("unknown option --{name}")));
+                        return Err(unknown(&Long(&name)));
                     }
                 }
                 Value(value) if model.is_none() => model = Some(value.into()),
@@ -69,7 +69,7 @@ impl EvalArgs {
         within(args.plan.prefill_chunk, "prefill-chunk", 1, most)?;
         args.model = model;
         args.text = text.ok_or_else(|| {
-            UsageError("what to evaluate is missing: --perplexity FILE".to_string())
+            UsageError::Wrong("what to evaluate is missing: --perplexity FILE".to_string())
         })?;
         Ok(args)
     }

@@ -6,6 +6,7 @@ pub mod diff;
 pub mod eval;
 pub mod files;
 pub mod hash;
+mod help;
 pub mod inspect;
 pub mod pack;
 pub mod plan;
@@ -30,11 +31,11 @@ pub fn dispatch() -> Result<(), Failure> {
         Some(lexopt::Arg::Long("version") | lexopt::Arg::Short('V')) => "version".to_string(),
         Some(other) => return Err(crate::args::unknown(&other).into()),
         None => {
-            files::note(HELP);
+            files::note(help::GENERAL);
             return Err(Failure::Reported(dctms_engine::Class::Usage.exit_code()));
         }
     };
-    match command.as_str() {
+    let done = match command.as_str() {
         "run" => run::run(&mut parser),
         "eval" => eval::run(&mut parser),
         "plan" => plan::run(&mut parser),
@@ -43,9 +44,13 @@ pub fn dispatch() -> Result<(), Failure> {
         "pack" => pack::run(&mut parser),
         "synth" => synth::run(&mut parser),
         "bench" => bench::run(&mut parser),
-        "help" => help(),
+        "help" => help(&mut parser),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
-        other => Err(UsageError(format!("unknown command {other}")).into()),
+        other => Err(unknown_command(other)),
+    };
+    match done {
+        Err(Failure::Usage(UsageError::HelpAsked)) => help_of(&command),
+        done => done,
     }
 }
 
@@ -62,36 +67,23 @@ pub fn say(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn help() -> Result<(), Failure> {
-    say(HELP)
+/// The general help, or that of the command that follows.
+fn help(parser: &mut lexopt::Parser) -> Result<(), Failure> {
+    match parser.next()? {
+        None => say(help::GENERAL),
+        Some(lexopt::Arg::Value(command)) => help_of(&command.to_string_lossy()),
+        Some(other) => Err(crate::args::unknown(&other).into()),
+    }
 }
 
-const HELP: &str = "\
-dctms: language models inside a memory envelope that is proven before they run
+fn help_of(command: &str) -> Result<(), Failure> {
+    let parts = help::of(command).ok_or_else(|| unknown_command(command))?;
+    say(&parts.concat())
+}
 
-  dctms plan [MODEL]              the memory envelope, before anything is loaded
-  dctms plan --diff OLD NEW       what changed between two plans, in bytes and why
-  dctms run [MODEL] -p TEXT       generate text (chat template, greedy)
-  dctms eval [MODEL] --perplexity FILE
-                                  perplexity of a text, as llama-perplexity's
-  dctms bench [MODEL]             speed, latency, memory (--depth N --json --compare OLD.json)
-  dctms verify PLAN.json          check a plan from disk (--model FILE: against its model)
-  dctms inspect [MODEL]           metadata, tensors and types of a model file
-  dctms pack FILE.csv             place buffers in one arena
-  dctms synth SHAPE MIX -o FILE   a model of random weights at a published shape
-  dctms help                      this text
-
-Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
-  --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
-  plan alone: --fit BYTES --json --html FILE --hash -o FILE
-
-Runs: -p TEXT, -f FILE, --prompt-ids FILE or --prompts FILE.jsonl; without, a conversation on
-  standard input. -n TOKENS --temp T --top-k K --top-p P --min-p P --repeat-penalty R --seed S
-  --system TEXT --stop TEXT --ignore-eos --raw --replan --json
-
-Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
-3 does not fit; 4 over a bound at run time; 64 usage.
-";
+fn unknown_command(word: &str) -> Failure {
+    UsageError::Wrong(format!("unknown command {word}")).into()
+}
 
 /// The model file: the one given, else the default one of the cache.
 ///

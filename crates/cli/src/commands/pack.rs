@@ -62,5 +62,5 @@ fn parse(
         (Some(_), true) | (None, _) => Goal::Minimize,
     };
     let usage = "pack FILE.csv [--capacity N] [--minimize] [--budget STEPS] [--svg FILE]";
-    Ok((path.ok_or_else(|| UsageError(usage.to_string()))?, svg, options))
+    Ok((path.ok_or_else(|| UsageError::Wrong(usage.to_string()))?, svg, options))
 }

@@ -25,6 +25,7 @@ use crate::costs::{Prices, prices};
 use crate::failure::Failure;
 use crate::machine::settings;
 use crate::report;
+use crate::room::{Growth, for_conversation};
 use crate::show::grouped;
 use crate::table::{self, Shown};
 
@@ -39,6 +40,8 @@ struct Words {
     json: bool,
     hash: bool,
     diff: bool,
+    chat: bool,
+    replan: bool,
     html: Option<PathBuf>,
     output: Option<PathBuf>,
 }
@@ -54,7 +57,10 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     if words.diff {
         return match words.files.as_slice() {
             [old, new] => diff::run(old, new, words.json),
-            _ => Err(UsageError("plan --diff OLD.json NEW.json: two files".to_string()).into()),
+            _ => {
+                Err(UsageError::Wrong("plan --diff OLD.json NEW.json: two files".to_string())
+                    .into())
+            }
         };
     }
     let path = match words.files.as_slice() {
@@ -62,19 +68,15 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
         [path] => path.clone(),
         [_, second, ..] => {
             let second = named(second);
-            return Err(UsageError(format!("{second}: one model is planned at a time")).into());
+            return Err(
+                UsageError::Wrong(format!("{second}: one model is planned at a time")).into()
+            );
         }
     };
     let model = Model::open(&path)?;
-    let settings = settings(&limited(&words))?;
-    let wish = words.fit.map_or(Wish::Asked, Wish::Fit);
-    let (choice, mut plan) = match choose(&model, &settings, &words.given, wish) {
-        Ok(chosen) => chosen,
-        Err(error) if error.class == Class::DoesNotFit => {
-            return Err(nothing_fits(&model, &settings, error));
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let settings = settings_of(&words, &limited(&words), &model)?;
+    let wish = words.fit.map_or(Wish::Asked, |_| Wish::Fit(settings.machine.memory_bytes));
+    let (choice, mut plan) = choose(&model, &settings, &words.given, wish)?;
     if words.hash {
         plan.program.models[0].sha256 = Some(super::hash::of_files(&model)?);
     }
@@ -92,6 +94,8 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
             Long("json") => words.json = true,
             Long("hash") => words.hash = true,
             Long("diff") => words.diff = true,
+            Long("chat") => words.chat = true,
+            Long("replan") => words.replan = true,
             Long("html") => words.html = Some(PathBuf::from(parser.value()?)),
             Long("fit") => words.fit = Some(bytes(parser, "fit")?),
             Short('o') | Long("output") => words.output = Some(PathBuf::from(parser.value()?)),
@@ -107,15 +111,30 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
     }
     if words.fit.is_some() && words.plan.max_input.is_some() {
         let message = "--fit chooses --max-input: give one of them".to_string();
-        return Err(UsageError(message));
+        return Err(UsageError::Wrong(message));
+    }
+    if words.replan && !words.chat {
+        let message = "--replan: a plan has it with --chat only".to_string();
+        return Err(UsageError::Wrong(message));
     }
     Ok(words)
 }
 
-/// The plan's options: a budget to fit into is also the limit to be compared with.
+/// The plan's options: a budget to fit into is also the limit to be compared with, unless another
+/// limit is lower.
 fn limited(words: &Words) -> PlanArgs {
-    let memory_limit = words.plan.memory_limit.or(words.fit);
+    let memory_limit = [words.plan.memory_limit, words.fit].into_iter().flatten().min();
     PlanArgs { memory_limit, ..words.plan.clone() }
+}
+
+/// The settings of a run, or of a conversation.
+fn settings_of(words: &Words, args: &PlanArgs, model: &Model) -> Result<PlanSettings, EngineError> {
+    let settings = settings(args)?;
+    Ok(match (words.chat, words.replan) {
+        (false, _) => settings,
+        (true, false) => for_conversation(settings, model, Growth::Bounded),
+        (true, true) => for_conversation(settings, model, Growth::Replanned),
+    })
 }
 
 fn prices_of(
@@ -126,7 +145,10 @@ fn prices_of(
 ) -> Result<Prices, EngineError> {
     let lanes = plan.machine.lanes + 1;
     let more_lanes = match lanes as usize <= LANES_MAX {
-        true => Some(settings(&PlanArgs { lanes: Some(lanes), ..limited(words) })?),
+        true => {
+            let args = PlanArgs { lanes: Some(lanes), ..limited(words) };
+            Some(settings_of(words, &args, model)?)
+        }
         false => None,
     };
     Ok(prices(model, now, more_lanes.as_ref(), &plan.bounds, &plan.envelope))
@@ -181,15 +203,4 @@ fn verdict(
     }
     note(&format!("dctms: just now {} bytes are free\n", grouped(available)));
     Ok(())
-}
-
-/// A fit that fits nothing: what less of everything would need.
-fn nothing_fits(model: &Model, settings: &PlanSettings, error: EngineError) -> Failure {
-    let least = PlanSettings { max_input_tokens: Some(1), ..settings.clone() };
-    let plan = planning::resolve_bounds(model, &least, None)
-        .and_then(|bounds| planning::plan_unverified(model, settings, &bounds));
-    let Ok(plan) = plan else { return error.into() };
-    let advice = advise(model, settings, &plan, settings.machine.memory_bytes);
-    let refusal = refusal(&plan.envelope, &plan.machine.memory_source, &advice);
-    EngineError::new(Class::DoesNotFit, refusal).into()
 }

@@ -147,14 +147,24 @@ fn certify(
             return Ok((process::certify(model, settings, &fitting)?, fitting));
         }
     }
-    let plan = plan_unverified(model, settings, &bounds)?;
+    Err(refused(model, settings, &bounds, error)?)
+}
+
+/// The refusal of bounds that do not fit, with the settings that would.
+fn refused(
+    model: &Model,
+    settings: &PlanSettings,
+    bounds: &Bounds,
+    error: EngineError,
+) -> Result<Failure, EngineError> {
+    let plan = plan_unverified(model, settings, bounds)?;
     if plan.envelope.fits() {
         // The limit is kept, but less than that is free just now.
-        return Err(error.into());
+        return Ok(error.into());
     }
     let advice = advise(model, settings, &plan, plan.envelope.hardware);
     let refusal = refusal(&plan.envelope, &plan.machine.memory_source, &advice);
-    Err(EngineError::new(Class::DoesNotFit, refusal).into())
+    Ok(EngineError::new(Class::DoesNotFit, refusal).into())
 }
 
 /// Bounds that the prompt and the limit pass are raised before there is a plan, and it is said.

@@ -55,7 +55,7 @@ fn parse(parser: &mut lexopt::Parser) -> Result<(&'static Shape, Mix, u64, PathB
     }
     match (shape, mix, path) {
         (Some(shape), Some(mix), Some(path)) => Ok((shape, mix, seed, path)),
-        _ => Err(UsageError(format!(
+        _ => Err(UsageError::Wrong(format!(
             "synth SHAPE MIX -o FILE [--seed N]\n  shapes: {}\n  mixes: {}",
             names(SHAPES.iter().map(|shape| shape.name)),
             names(Mix::ALL.iter().map(|mix| mix.name()))
@@ -66,14 +66,14 @@ fn parse(parser: &mut lexopt::Parser) -> Result<(&'static Shape, Mix, u64, PathB
 fn shape_named(name: &str) -> Result<&'static Shape, UsageError> {
     SHAPES.iter().find(|shape| shape.name == name).ok_or_else(|| {
         let known = names(SHAPES.iter().map(|shape| shape.name));
-        UsageError(format!("no shape {name:?}: {known}"))
+        UsageError::Wrong(format!("no shape {name:?}: {known}"))
     })
 }
 
 fn mix_named(name: &str) -> Result<Mix, UsageError> {
     Mix::ALL.into_iter().find(|mix| mix.name() == name).ok_or_else(|| {
         let known = names(Mix::ALL.iter().map(|mix| mix.name()));
-        UsageError(format!("no mix {name:?}: {known}"))
+        UsageError::Wrong(format!("no mix {name:?}: {known}"))
     })
 }
 

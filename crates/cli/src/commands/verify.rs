@@ -75,7 +75,8 @@ fn parse(parser: &mut lexopt::Parser) -> Result<(PathBuf, Option<PathBuf>), Usag
             other @ (Value(_) | Long(_) | Short(_)) => return Err(unknown(&other)),
         }
     }
-    let path = path.ok_or_else(|| UsageError("verify PLAN.json [--model FILE]".to_string()))?;
+    let path =
+        path.ok_or_else(|| UsageError::Wrong("verify PLAN.json [--model FILE]".to_string()))?;
     Ok((path, model))
 }
 

@@ -90,7 +90,7 @@ impl BenchArgs {
             "json" => self.format = Format::Json,
             "compare" => self.compare = Some(parser.value()?.into()),
             _ if self.plan.take(name, parser)? => {}
-            other => return Err(UsageError(format!("unknown option --{other}"))),
+            other => return Err(unknown(&Long(other))),
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use dctms_exec::sample::SamplerRecord;
 use lexopt::prelude::*;
 
 use crate::args::{PlanArgs, UsageError, count, number, text, tokens, unknown};
+use crate::room::Growth;
 
 /// What goes to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl RunArgs {
         }
         let alone = [(args.raw, "--raw"), (args.format == Format::Json, "--json")];
         if let (Input::Chat, Some((_, name))) = (&args.input, alone.iter().find(|(is, _)| *is)) {
-            return Err(UsageError(format!(
+            return Err(UsageError::Wrong(format!(
                 "{name}: a prompt is needed (-p, -f, --prompt-ids or --prompts)"
             )));
         }
@@ -134,14 +135,14 @@ impl RunArgs {
                 self.set_input(Input::Lines(path))?;
             }
             _ if self.plan.take(name, parser)? => {}
-            other => return Err(UsageError(format!("unknown option --{other}"))),
+            other => return Err(unknown(&Long(other))),
         }
         Ok(())
     }
 
     fn set_input(&mut self, input: Input) -> Result<(), UsageError> {
         if self.input != Input::Chat {
-            return Err(UsageError(
+            return Err(UsageError::Wrong(
                 "only one of -p, -f, --prompt-ids and --prompts can be given".to_string(),
             ));
         }
@@ -155,6 +156,15 @@ impl RunArgs {
     /// How to get the default model.
     pub fn model_path(&self) -> Result<PathBuf, EngineError> {
         crate::commands::model_path(self.model.as_deref())
+    }
+
+    /// Whether a conversation may outgrow its plan.
+    #[must_use]
+    pub fn growth(&self) -> Growth {
+        match self.replan {
+            true => Growth::Replanned,
+            false => Growth::Bounded,
+        }
     }
 
     /// Options of the generation.
@@ -175,7 +185,7 @@ impl RunArgs {
 
 fn stop_text(text: String) -> Result<String, UsageError> {
     if text.is_empty() || text.len() > STOP_BYTES_MAX {
-        return Err(UsageError(format!(
+        return Err(UsageError::Wrong(format!(
             "--stop: {} bytes, expected 1 to {STOP_BYTES_MAX}",
             text.len()
         )));

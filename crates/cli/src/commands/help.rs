@@ -1,0 +1,147 @@
+//! What each command takes, as it is printed for `dctms help` and `dctms COMMAND --help`.
+//!
+//! Texts only; the words themselves are read where each command is.
+
+/// The commands and the options that matter most.
+pub const GENERAL: &str = "\
+dctms: language models inside a memory envelope that is proven before they run
+
+  dctms plan [MODEL]              the memory envelope, before anything is loaded
+  dctms plan --diff OLD NEW       what changed between two plans, in bytes and why
+  dctms run [MODEL] -p TEXT       generate text (chat template, greedy)
+  dctms eval [MODEL] --perplexity FILE
+                                  perplexity of a text, as llama-perplexity's
+  dctms bench [MODEL]             speed, latency, memory (--depth N --json --compare OLD.json)
+  dctms verify PLAN.json          check a plan from disk (--model FILE: against its model)
+  dctms inspect [MODEL]           metadata, tensors and types of a model file
+  dctms pack FILE.csv             place buffers in one arena
+  dctms synth SHAPE MIX -o FILE   a model of random weights at a published shape
+  dctms help [COMMAND]            this text, or all options of a command
+
+Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
+  --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
+  plan alone: --fit BYTES --chat --json --html FILE --hash -o FILE
+
+Runs: -p TEXT, -f FILE, --prompt-ids FILE or --prompts FILE.jsonl; without, a conversation on
+  standard input. -n TOKENS --temp T --top-k K --top-p P --min-p P --repeat-penalty R --seed S
+  --system TEXT --stop TEXT --ignore-eos --raw --replan --json
+
+Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
+3 does not fit; 4 over a bound at run time; 64 usage; 130 eval was interrupted.
+";
+
+/// Options of every command that plans.
+const PLANNING: &str = "
+Bounds and machine
+  --max-input N           tokens of a prompt (2048, or what the model's context and memory allow)
+  --max-output M          tokens generated (256, or likewise)
+  --sequences B           sequences decoded together (1)
+  --prefill-chunk C       tokens of one prefill step (256)
+  --kv-type TYPE          keys and values: f16 (default), f32 or q8_0
+  --lanes L               threads (this machine's processors)
+  --isa NAME              scalar, avx2 or avx512 (the best of this processor)
+  --memory-limit BYTES    the limit that M_max is compared with: 157000000, 512M, 2GB
+  --machine FILE          a profile of a machine elsewhere: its memory, lanes, instructions
+  --activations q8|f32    f32 is for comparing with references
+";
+
+const PLAN: &str = "\
+dctms plan [MODEL] [options]      the memory envelope, before anything is loaded
+dctms plan --diff OLD.json NEW.json [--json]
+
+  --fit BYTES             the largest context that fits into so much
+  --chat                  for a conversation, whose texts take heap as well
+  --replan                with --chat: for one that may make larger plans
+  --json                  the plan on standard output in place of the table
+  -o, --output FILE       the plan into a file, beside the table
+  --html FILE             the report: one page without network
+  --hash                  SHA-256 of the whole file in the plan (reads all of it)
+";
+
+const RUN: &str = "\
+dctms run [MODEL] [options]       generate text; without a prompt, a conversation on standard input
+
+Prompt (one of)
+  -p, --prompt TEXT       a text
+  -f, --file FILE         a text file
+  --prompt-ids FILE       token ids, separated by white space or commas
+  --prompts FILE.jsonl    several, answered together: a string or {\"prompt\": …} a line
+
+Generation
+  -m MODEL                the model file, like the first word
+  -n TOKENS               at most so many tokens (--max-output)
+  --temp T                temperature; 0 (default) takes the likeliest token
+  --top-k K --top-p P --min-p P --repeat-penalty R --seed S
+  --system TEXT           a system message for the chat template
+  --stop TEXT             ends the output before this text (may be repeated)
+  --ignore-eos            end tokens are tokens like any other
+  --raw                   no chat template
+  --replan                raise a bound that a prompt or a conversation passes, if that fits
+  --json                  one object on standard output in place of the text
+";
+
+const EVAL: &str = "\
+dctms eval [MODEL] --perplexity FILE [options]
+
+  --perplexity FILE       the text
+  -c, --ctx-size N        tokens of a chunk (512)
+  -m MODEL                the model file, like the first word
+  --json                  one object in place of the line
+  --prefill-chunk C       tokens of a step, here also rows of logits (64, at most 1024)
+Ends with exit code 130, and without a figure, when it is interrupted.
+";
+
+const BENCH: &str = "\
+dctms bench [MODEL] [options]     speed, latency and memory inside the envelope
+
+  --prompt-tokens N       tokens of the prompt (512)
+  --gen-tokens N          decode steps (128)
+  --depth N               tokens of context before decoding (0)
+  --repetitions N         (5)
+  -m MODEL                the model file, like the first word
+  --json                  one object in place of the table
+  --compare OLD.json      ratios to an earlier report
+";
+
+const VERIFY: &str = "\
+dctms verify PLAN.json [--model FILE]
+
+Checks every rule of a plan that comes from disk; with --model, also that it is a plan of that
+model. Exit code 2 with the violations.
+";
+
+const INSPECT: &str = "\
+dctms inspect [MODEL] [--json]    metadata, tensors and types of a model file
+";
+
+const PACK: &str = "\
+dctms pack FILE.csv [options]     places buffers (id,lower,upper,size) in one arena
+
+  --capacity BYTES        any packing within it will do; exit code 3 when there is none
+  --minimize              the smallest, also with --capacity
+  --budget STEPS          of the search
+  --svg FILE              a picture
+";
+
+const SYNTH: &str = "\
+dctms synth SHAPE MIX -o FILE [--seed N]    a model of random weights at a published shape
+
+Shapes and mixes are named when one is wrong.
+";
+
+/// The help of a command, in two parts; `None` for a word that is none.
+#[must_use]
+pub fn of(command: &str) -> Option<[&'static str; 2]> {
+    Some(match command {
+        "plan" => [PLAN, PLANNING],
+        "run" => [RUN, PLANNING],
+        "eval" => [EVAL, PLANNING],
+        "bench" => [BENCH, PLANNING],
+        "verify" => [VERIFY, ""],
+        "inspect" => [INSPECT, ""],
+        "pack" => [PACK, ""],
+        "synth" => [SYNTH, ""],
+        "help" | "version" => [GENERAL, ""],
+        _ => return None,
+    })
+}
