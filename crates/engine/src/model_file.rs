@@ -1,7 +1,8 @@
 //! A checkpoint as model families and tokenisers ask it.
 
-use dctms_format::{Checkpoint, GgmlType, Value};
+use dctms_format::{Checkpoint, GgmlType, Scalar, Value, ValueType};
 use dctms_ir::Dtype;
+use dctms_models::file::FLOATS_MAX;
 use dctms_models::{FileTensor, ModelError, ModelFile};
 
 /// The view of a checkpoint that the model families use.
@@ -28,6 +29,31 @@ impl ModelFile for CheckpointFile<'_> {
                 message: format!("metadata {key} is {other}, expected an array"),
             }),
         }
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.0.find_bool(key).map_err(metadata)
+    }
+
+    fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let Some(array) = self.0.find_array(key, &[ValueType::F32]).map_err(metadata)? else {
+            return Ok(None);
+        };
+        if array.count() > FLOATS_MAX {
+            let message =
+                format!("metadata {key} is {array}, expected at most {FLOATS_MAX} floats");
+            return Err(ModelError::Metadata { message });
+        }
+        let mut values = Vec::new();
+        self.0
+            .for_each_scalar(&array, |_, scalar| {
+                if let Scalar::F32(value) = scalar {
+                    values.push(value);
+                }
+                Ok::<(), dctms_format::Error>(())
+            })
+            .map_err(metadata)?;
+        Ok(Some(values))
     }
 
     fn tensor(&self, name: &str) -> Option<FileTensor> {

@@ -4,6 +4,7 @@
 //! an [`Extent`]; everything else is fixed when linking. It must not know kernels.
 
 use dctms_ir::op::{Activation, AttentionShape, Epilogue, RopeScaling, RopeStyle, Source};
+use dctms_ir::vision::{FullAttentionShape, PatchShape};
 
 use crate::memory::Place;
 
@@ -185,6 +186,67 @@ pub enum Body {
         random: Place,
         workspace: Place,
     },
+    /// A step of an image encoder.
+    Vision(VisionBody),
+}
+
+/// The work of a task of an image encoder.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VisionBody {
+    /// Norm about the mean.
+    LayerNorm { epsilon: f32, x: Place, weight: Place, bias: Place, out: Slice },
+    /// A function of each element.
+    Activate { activation: Activation, x: Slice, out: Slice },
+    /// Multiplies by a vector.
+    FeatureScale { x: Slice, factors: Place, out: Slice },
+    /// Pixels to patches.
+    Patchify { shape: PatchShape, pixels: Place, grid: Place, out: Slice },
+    /// Adds positions.
+    AddPositions { side: usize, x: Slice, table: Matrix, grid: Place, out: Slice },
+    /// Attention of all over all, whole heads.
+    FullAttention {
+        shape: FullAttentionShape,
+        q: Slice,
+        k: Slice,
+        v: Slice,
+        out: Slice,
+        workspace: Place,
+    },
+    /// Squares of patches.
+    MergePatches { factor: usize, width: usize, x: Place, from: Extent, grid: Place, out: Slice },
+    /// Tokens into the embeddings.
+    PlaceRows { x: Slice, first: Place, capacity: usize, rows: Slice },
+    /// Embeddings into tokens.
+    SpliceRows { x: Slice, rows: Slice, capacity: usize, indices: Place, out: Slice },
+}
+
+impl VisionBody {
+    /// What the shard writes.
+    #[must_use]
+    pub fn written(&self) -> &Slice {
+        match self {
+            VisionBody::LayerNorm { out, .. }
+            | VisionBody::Activate { out, .. }
+            | VisionBody::FeatureScale { out, .. }
+            | VisionBody::Patchify { out, .. }
+            | VisionBody::AddPositions { out, .. }
+            | VisionBody::FullAttention { out, .. }
+            | VisionBody::MergePatches { out, .. }
+            | VisionBody::SpliceRows { out, .. } => out,
+            VisionBody::PlaceRows { rows, .. } => rows,
+        }
+    }
+}
+
+/// A packed matrix, whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Element kind.
+    pub kind: Dtype,
+    /// Columns.
+    pub cols: usize,
+    /// Its bytes.
+    pub place: Place,
 }
 
 /// Positions and slots of a step's tokens.

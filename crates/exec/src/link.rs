@@ -3,11 +3,14 @@
 //! Believes the certificate and nothing else: which bytes a task touches comes from the same
 //! contracts that the verifier used. All allocation happens here, once.
 
+mod vision;
+
 use dctms_ir::contract::shardable;
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
 use dctms_ir::op::{AttentionShape, Op, OpKind};
 use dctms_ir::plan::Task;
+use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Plan, Size, Tensor};
 
 use crate::command::{Body, Command, Extent, Positions, Slice};
@@ -69,8 +72,10 @@ fn tokens(plan: &Plan, op: &Op) -> Extent {
         let tensor = plan.program.tensor(*id);
         (tensor.shape.len() == 3).then(|| extent(&tensor.shape[1])).flatten()
     };
-    let dims = op.inputs.iter().chain(&op.outputs).filter_map(activation);
-    let dims: Vec<Extent> = dims.collect();
+    // Patches become fewer tokens: the kernel's tokens are those that it makes.
+    let merges = matches!(op.kind, OpKind::Vision(VisionOp::MergePatches { .. }));
+    let inputs = if merges { &[][..] } else { &op.inputs[..] };
+    let dims: Vec<Extent> = inputs.iter().chain(&op.outputs).filter_map(activation).collect();
     // A host buffer has a fixed extent; the step's own tensors have a dim.
     let of_dim = dims.iter().rev().find(|extent| matches!(extent, Extent::Dim(_)));
     of_dim.or(dims.first()).copied().unwrap_or(Extent::Fixed(1))
@@ -296,6 +301,7 @@ impl Resolver<'_> {
                 random: self.output(1),
                 workspace: self.workspace(),
             },
+            OpKind::Vision(op) => Body::Vision(self.vision(op)),
         };
         (!is_idle(&body)).then_some(body)
     }
@@ -428,6 +434,7 @@ fn is_idle(body: &Body) -> bool {
         | Body::GatedMulQuantise { out, .. }
         | Body::SelectRows { out, .. } => out.is_empty(),
         Body::KvAppend { heads, .. } => heads.0 == heads.1,
+        Body::Vision(body) => body.written().is_empty(),
         Body::LoadMatrix { .. }
         | Body::LoadVector { .. }
         | Body::LoadRopeFrequencies { .. }

@@ -6,6 +6,8 @@
 //! (C3, C4), that a read finds what it wants (C5), and that a tensor replaces another in place
 //! only where allowed (C6). Dims are within bounds, so no place ends past its tensor (C2).
 
+mod vision;
+
 use std::sync::Mutex;
 
 use dctms_ir::op::{Activation, AttentionShape, Epilogue, RopeStyle};
@@ -70,6 +72,7 @@ pub fn execute(body: &Body, tokens: usize, context: &Context<'_>) {
         | Body::GatedMulQuantise { .. }
         | Body::SelectRows { .. }
         | Body::Sample { .. } => execute_plain(body, tokens, context),
+        Body::Vision(body) => vision::execute(body, tokens, context),
     }
 }
 
@@ -465,6 +468,8 @@ fn gate_of(activation: Activation) -> Gate {
     match activation {
         Activation::Silu => Gate::Silu,
         Activation::GeluTanh => Gate::GeluTanh,
+        Activation::GeluErf => Gate::GeluErf,
+        Activation::GeluQuick => Gate::GeluQuick,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::ids::TensorId;
 use crate::limits::{BLOCK, SEGMENT, TILE};
 use crate::op::{Epilogue, Op, OpKind, Source};
 use crate::tensor::Dtype;
+use crate::vision::VisionOp;
 
 /// Whether an access reads, writes, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +132,7 @@ pub fn arity(kind: &OpKind) -> (usize, usize, usize) {
         OpKind::Attention(_) => (5, 1, 0),
         OpKind::AttentionPrefill(_) | OpKind::AttentionDecodePartial(_) => (5, 1, 1),
         OpKind::Sample { .. } => (3, 2, 1),
+        OpKind::Vision(op) => op.arity(),
     }
 }
 
@@ -206,6 +208,8 @@ fn output_mode(kind: &OpKind, output: usize) -> Mode {
         // Both caches keep what they held; a sampler advances its random state.
         OpKind::KvAppend(_) => Mode::ReadWrite,
         OpKind::Sample { .. } if output == 1 => Mode::ReadWrite,
+        // Rows of other images stay.
+        OpKind::Vision(VisionOp::PlaceRows) => Mode::ReadWrite,
         _ => Mode::Write,
     }
 }
@@ -220,6 +224,7 @@ pub fn grain_piece(kind: &OpKind) -> u64 {
         | OpKind::AttentionPrefill(shape)
         | OpKind::AttentionDecodeMerge(shape)
         | OpKind::KvAppend(shape) => u64::from(shape.head_dim),
+        OpKind::Vision(op) => op.grain_piece(),
         OpKind::EmbedRows { .. }
         | OpKind::RmsNorm { .. }
         | OpKind::RmsNormAdd { .. }
@@ -265,7 +270,8 @@ pub fn shardable(kind: &OpKind) -> bool {
         | OpKind::AttentionDecodeMerge(_)
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
-        | OpKind::SelectRows => true,
+        | OpKind::SelectRows
+        | OpKind::Vision(_) => true,
     }
 }
 
@@ -316,6 +322,7 @@ fn splits(op: &Op) -> Vec<Split> {
         OpKind::GatedMulQuantise(_) => vec![tiles, tiles, blocks],
         OpKind::SelectRows => vec![tiles, Whole, tiles],
         OpKind::Sample { .. } => vec![Whole; 6],
+        OpKind::Vision(op) => op.splits(tiles, values),
     }
 }
 
@@ -327,6 +334,7 @@ pub fn may_in_place(kind: &OpKind) -> &'static [(u32, u32)] {
         OpKind::HeadNorm { .. } | OpKind::BiasAdd | OpKind::Rope { .. } => &[(0, 0)],
         OpKind::RmsNormAdd { .. } | OpKind::MatMul { epilogue: Epilogue::Add, .. } => &[(0, 2)],
         OpKind::Add | OpKind::GatedMul(_) => &[(0, 0), (0, 1)],
+        OpKind::Vision(op) => op.may_in_place(),
         OpKind::LoadMatrix(_)
         | OpKind::LoadVector(_)
         | OpKind::LoadRopeFrequencies { .. }
@@ -395,6 +403,7 @@ pub fn workspace_bytes(op: &Op) -> Result<u64, Malformed> {
             staging_bytes(source).ok_or_else(|| bad("staging overflows"))
         }
         OpKind::LoadTokenizer { bytes, .. } => Ok(*bytes),
+        OpKind::Vision(op) => Ok(op.workspace_bytes()),
         OpKind::LoadRopeFrequencies { factors: Some(source), .. } => {
             staging_bytes(source).ok_or_else(|| bad("staging overflows"))
         }

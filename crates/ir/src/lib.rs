@@ -15,6 +15,7 @@ pub mod plan;
 pub mod program;
 pub mod size;
 pub mod tensor;
+pub mod vision;
 
 pub use ids::{DimId, EventId, OpId, PhaseId, TensorId};
 pub use op::{Op, OpKind};

@@ -7,6 +7,7 @@
 
 use crate::ids::TensorId;
 use crate::tensor::Dtype;
+use crate::vision::VisionOp;
 
 /// Where a tensor's bytes stand in the model files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,13 +71,34 @@ pub enum RopeStyle {
     Halves,
 }
 
-/// The function applied to the gate of a gated unit.
+/// An elementwise function: of the gate of a gated unit, or of a layer's middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x·sigmoid(x).
     Silu,
     /// The tanh form of the Gaussian error unit.
     GeluTanh,
+    /// The Gaussian error unit.
+    GeluErf,
+    /// x·sigmoid(1.702 x).
+    GeluQuick,
+}
+
+impl Activation {
+    /// Every function.
+    pub const ALL: [Activation; 4] =
+        [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::GeluQuick];
+
+    /// The name in text forms.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_tanh",
+            Activation::GeluErf => "gelu_erf",
+            Activation::GeluQuick => "gelu_quick",
+        }
+    }
 }
 
 /// What a matrix product does with its destination.
@@ -212,6 +234,8 @@ pub enum OpKind {
         /// Vocabulary size.
         vocabulary: u64,
     },
+    /// A step of an image encoder.
+    Vision(VisionOp),
 }
 
 impl OpKind {
@@ -243,6 +267,7 @@ impl OpKind {
             OpKind::GatedMulQuantise(_) => "GatedMulQuantise",
             OpKind::SelectRows => "SelectRows",
             OpKind::Sample { .. } => "Sample",
+            OpKind::Vision(op) => op.name(),
         }
     }
 }

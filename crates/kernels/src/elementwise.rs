@@ -4,7 +4,7 @@
 //! so that any split is as good as another. [`Operand`] says whether an operation overwrites its
 //! first operand.
 
-use crate::exp::{gelu_tanh, silu};
+use crate::exp::{gelu_erf, gelu_quick, gelu_tanh, silu};
 use crate::isa::Isa;
 use crate::quantise::{ActBlock, quantise_block};
 use crate::simd::{Kernel, Operand, Simd, Tile, dispatch, pick, tiles, tiles_mut};
@@ -16,6 +16,10 @@ pub enum Gate {
     Silu,
     /// GELU in its tanh form.
     GeluTanh,
+    /// GELU.
+    GeluErf,
+    /// x / (1 + e^(−1.702 x)).
+    GeluQuick,
 }
 
 /// `out = function(gate) · up`.
@@ -25,6 +29,8 @@ pub fn gated_mul(isa: Isa, function: Gate, gate: Operand<'_>, up: &[f32], out: &
     match function {
         Gate::Silu => binary(isa, SiluMul, gate, up, out),
         Gate::GeluTanh => binary(isa, GeluTanhMul, gate, up, out),
+        Gate::GeluErf => binary(isa, GeluErfMul, gate, up, out),
+        Gate::GeluQuick => binary(isa, GeluQuickMul, gate, up, out),
     }
 }
 
@@ -47,6 +53,8 @@ pub fn gated_mul_quantise(
     match function {
         Gate::Silu => dispatch(isa, Quantised { op: SiluMul, gate, up, tokens, out }),
         Gate::GeluTanh => dispatch(isa, Quantised { op: GeluTanhMul, gate, up, tokens, out }),
+        Gate::GeluErf => dispatch(isa, Quantised { op: GeluErfMul, gate, up, tokens, out }),
+        Gate::GeluQuick => dispatch(isa, Quantised { op: GeluQuickMul, gate, up, tokens, out }),
     }
 }
 
@@ -55,6 +63,31 @@ pub fn gated_mul_quantise(
 /// Panics unless the lengths agree and are a multiple of 16.
 pub fn add(isa: Isa, a: Operand<'_>, b: &[f32], out: &mut [f32]) {
     binary(isa, Add, a, b, out);
+}
+
+/// `out = function(x)`.
+///
+/// Panics unless the lengths agree and are a multiple of 16.
+pub fn activate(isa: Isa, function: Gate, x: Operand<'_>, out: &mut [f32]) {
+    let out = tiles_mut(out);
+    let x = x.tiles(out.len());
+    match function {
+        Gate::Silu => dispatch(isa, Unary { op: SiluMul, x, out }),
+        Gate::GeluTanh => dispatch(isa, Unary { op: GeluTanhMul, x, out }),
+        Gate::GeluErf => dispatch(isa, Unary { op: GeluErfMul, x, out }),
+        Gate::GeluQuick => dispatch(isa, Unary { op: GeluQuickMul, x, out }),
+    }
+}
+
+/// `out = x · factors`, one factor a feature; `factors` is the shard's part.
+///
+/// Panics unless `out` has `factors.len() · tokens` elements.
+pub fn feature_scale(isa: Isa, x: Operand<'_>, factors: &[f32], tokens: usize, out: &mut [f32]) {
+    let (factors, out) = (tiles(factors), tiles_mut(out));
+    assert!(tokens > 0, "factors need a token");
+    assert_eq!(out.len(), factors.len() * tokens, "tiles of the scaled output");
+    let x = x.tiles(out.len());
+    dispatch(isa, FeatureScale { x, factors, tokens, out });
 }
 
 /// `x *= factor`.
@@ -75,6 +108,11 @@ pub fn bias_add(isa: Isa, x: Operand<'_>, bias: &[f32], tokens: usize, out: &mut
     dispatch(isa, BiasAdd { x, bias, tokens, out });
 }
 
+/// A function of one element.
+trait UnaryOp {
+    fn function<S: Simd>(s: S, x: S::F) -> S::F;
+}
+
 /// A function of two elements.
 trait BinaryOp {
     fn apply<S: Simd>(s: S, a: S::F, b: S::F) -> S::F;
@@ -83,6 +121,8 @@ trait BinaryOp {
 struct Add;
 struct SiluMul;
 struct GeluTanhMul;
+struct GeluErfMul;
+struct GeluQuickMul;
 
 impl BinaryOp for Add {
     #[inline(always)]
@@ -91,18 +131,30 @@ impl BinaryOp for Add {
     }
 }
 
-impl BinaryOp for SiluMul {
-    #[inline(always)]
-    fn apply<S: Simd>(s: S, a: S::F, b: S::F) -> S::F {
-        s.mul(silu(s, a), b)
-    }
+/// The gates: `f(a)`, and `f(a) · b`.
+macro_rules! gates {
+    ($($gate:ident = $function:ident)*) => {$(
+        impl UnaryOp for $gate {
+            #[inline(always)]
+            fn function<S: Simd>(s: S, x: S::F) -> S::F {
+                $function(s, x)
+            }
+        }
+
+        impl BinaryOp for $gate {
+            #[inline(always)]
+            fn apply<S: Simd>(s: S, a: S::F, b: S::F) -> S::F {
+                s.mul($function(s, a), b)
+            }
+        }
+    )*};
 }
 
-impl BinaryOp for GeluTanhMul {
-    #[inline(always)]
-    fn apply<S: Simd>(s: S, a: S::F, b: S::F) -> S::F {
-        s.mul(gelu_tanh(s, a), b)
-    }
+gates! {
+    SiluMul = silu
+    GeluTanhMul = gelu_tanh
+    GeluErfMul = gelu_erf
+    GeluQuickMul = gelu_quick
 }
 
 fn binary<O: BinaryOp>(isa: Isa, op: O, a: Operand<'_>, b: &[f32], out: &mut [f32]) {
@@ -128,6 +180,25 @@ impl<O: BinaryOp> Kernel for Binary<'_, O> {
         for (i, b) in self.b.iter().enumerate() {
             let a = s.load(pick(self.a, self.out, i));
             s.store(O::apply(s, a, s.load(b)), &mut self.out[i]);
+        }
+    }
+}
+
+struct Unary<'a, O> {
+    #[expect(dead_code, reason = "carries the type")]
+    op: O,
+    x: Option<&'a [Tile]>,
+    out: &'a mut [Tile],
+}
+
+impl<O: UnaryOp> Kernel for Unary<'_, O> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for i in 0..self.out.len() {
+            let x = s.load(pick(self.x, self.out, i));
+            s.store(O::function(s, x), &mut self.out[i]);
         }
     }
 }
@@ -176,6 +247,28 @@ impl Kernel for Scale<'_> {
     }
 }
 
+struct FeatureScale<'a> {
+    x: Option<&'a [Tile]>,
+    factors: &'a [Tile],
+    tokens: usize,
+    out: &'a mut [Tile],
+}
+
+impl Kernel for FeatureScale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (tile, factors) in self.factors.iter().enumerate() {
+            let factors = s.load(factors);
+            for i in tile * self.tokens..(tile + 1) * self.tokens {
+                let product = s.mul(s.load(pick(self.x, self.out, i)), factors);
+                s.store(product, &mut self.out[i]);
+            }
+        }
+    }
+}
+
 struct BiasAdd<'a> {
     x: Option<&'a [Tile]>,
     bias: &'a [Tile],
@@ -211,13 +304,17 @@ mod tests {
             let a = random.normals(features * tokens);
             let b = random.normals(features * tokens);
             let bias = random.normals(features);
-            for op in 0..4 {
+            for op in 0..8 {
                 let run = |isa, x: Operand<'_>, range: core::ops::Range<usize>, out: &mut [f32]| {
                     let part = &b[range.start * tokens..range.end * tokens];
                     match op {
                         0 => gated_mul(isa, Gate::Silu, x, part, out),
                         1 => gated_mul(isa, Gate::GeluTanh, x, part, out),
                         2 => add(isa, x, part, out),
+                        3 => gated_mul(isa, Gate::GeluErf, x, part, out),
+                        4 => activate(isa, Gate::GeluTanh, x, out),
+                        5 => activate(isa, Gate::GeluQuick, x, out),
+                        6 => feature_scale(isa, x, &bias[range], tokens, out),
                         _ => bias_add(isa, x, &bias[range], tokens, out),
                     }
                 };
@@ -230,6 +327,10 @@ mod tests {
                             0 => naive::silu(x) * y,
                             1 => naive::gelu_tanh(x) * y,
                             2 => x + y,
+                            3 => naive::gelu_erf(x) * y,
+                            4 => naive::gelu_tanh(x),
+                            5 => x / (1.0 + (-1.702 * x).exp()),
+                            6 => x * f64::from(bias[i / (16 * tokens) * 16 + i % 16]),
                             _ => x + f64::from(bias[i / (16 * tokens) * 16 + i % 16]),
                         }
                     })

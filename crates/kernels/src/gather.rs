@@ -44,7 +44,7 @@ pub fn gather(
 }
 
 /// Columns `k..k+16` of one row; zeros past the last column.
-fn sixteen(table: PackedTiles<'_>, row: usize, k: usize) -> [f32; TILE_ROWS] {
+pub(crate) fn sixteen(table: PackedTiles<'_>, row: usize, k: usize) -> [f32; TILE_ROWS] {
     let tile = table.tile(row / TILE_ROWS);
     let lane = row % TILE_ROWS;
     match table.kind().quant_layout() {

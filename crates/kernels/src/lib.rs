@@ -44,3 +44,4 @@ pub mod simd;
 #[cfg(test)]
 mod testing;
 mod unpack;
+pub mod vision;

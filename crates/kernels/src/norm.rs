@@ -251,24 +251,33 @@ impl Kernel for LayerNorm<'_> {
     fn run<S: Simd>(self, s: S) {
         let Checked { x, weight, tokens, first_tile, epsilon } = self.input;
         let features = (x.len() / tokens * LANES) as f32;
-        for token in 0..tokens {
-            let column = || x.iter().skip(token).step_by(tokens);
-            let mut sum = s.splat(0.0);
-            for x in column() {
-                sum = s.add(sum, s.load(x));
+        for first in (0..tokens).step_by(TOKEN_BLOCK) {
+            let count = TOKEN_BLOCK.min(tokens - first);
+            let rows = || x.chunks_exact(tokens).map(|row| &row[first..first + count]);
+            let mut sums = [s.splat(0.0); TOKEN_BLOCK];
+            for row in rows() {
+                for (sum, x) in sums.iter_mut().zip(row) {
+                    *sum = s.add(*sum, s.load(x));
+                }
             }
-            let mean = s.splat(s.reduce_add(sum) / features);
-            let mut squares = s.splat(0.0);
-            for x in column() {
-                let centred = s.sub(s.load(x), mean);
-                squares = s.fma(centred, centred, squares);
+            let means = sums.map(|sum| s.splat(s.reduce_add(sum) / features));
+            let mut squares = [s.splat(0.0); TOKEN_BLOCK];
+            for row in rows() {
+                for ((sum, x), mean) in squares.iter_mut().zip(row).zip(means) {
+                    let centred = s.sub(s.load(x), mean);
+                    *sum = s.fma(centred, centred, *sum);
+                }
             }
-            let scale = s.splat(inverse_root(s.reduce_add(squares), features, epsilon));
+            let scales =
+                squares.map(|sum| s.splat(inverse_root(s.reduce_add(sum), features, epsilon)));
             for (tile, (weight, bias)) in weight.iter().zip(self.bias).enumerate() {
-                let x = s.load(&x[(first_tile + tile) * tokens + token]);
-                let scaled = s.mul(s.sub(x, mean), scale);
-                let y = s.fma(scaled, s.load(weight), s.load(bias));
-                s.store(y, &mut self.out[tile * tokens + token]);
+                let (weight, bias) = (s.load(weight), s.load(bias));
+                let row = &x[(first_tile + tile) * tokens + first..][..count];
+                let out = &mut self.out[tile * tokens + first..][..count];
+                for (((x, out), mean), scale) in row.iter().zip(out).zip(means).zip(scales) {
+                    let scaled = s.mul(s.sub(s.load(x), mean), scale);
+                    s.store(s.fma(scaled, weight, bias), out);
+                }
             }
         }
     }

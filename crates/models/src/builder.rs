@@ -13,6 +13,8 @@ use dctms_ir::{Dtype, Program, Residence, Size, Tensor};
 pub struct Builder {
     /// The program so far.
     pub program: Program,
+    /// The model that tensors belong to from now on.
+    pub model: u32,
     load: PhaseId,
 }
 
@@ -23,7 +25,7 @@ impl Builder {
         let mut program = Program::default();
         let load = program.add_phase("load");
         program.flow.entry.push(load);
-        Self { program, load }
+        Self { program, model: 0, load }
     }
 
     /// Adds an operation of one output to a phase.
@@ -57,7 +59,7 @@ impl Builder {
         let prefix = self.program.phases[phase.index()].name.clone();
         self.program.add_tensor(Tensor {
             name: format!("{prefix}.{name}"),
-            model: 0,
+            model: self.model,
             dtype: Dtype::F32,
             shape: vec![Size::Const(features.div_ceil(TILE)), tokens.clone(), Size::Const(TILE)],
             size: activation_bytes(features, tokens),
@@ -86,7 +88,7 @@ impl Builder {
         };
         self.program.add_tensor(Tensor {
             name: name.to_string(),
-            model: 0,
+            model: self.model,
             dtype,
             shape,
             size,

@@ -7,10 +7,12 @@ use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
 use dctms_ir::op::{AttentionShape, Epilogue, OpKind};
 use dctms_ir::tensor::{Term, kv_row_bytes};
+use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Program, Residence, Size};
 
 use crate::builder::Builder;
 use crate::config::{DecoderConfig, RopeConfig};
+use crate::encoder::{self, Images, VisionPart};
 use crate::error::ModelError;
 use crate::file::Lookup;
 use crate::options::BuildOptions;
@@ -37,6 +39,20 @@ pub mod names {
     pub const RANDOM: &str = "sampler.random";
     /// Tokeniser tables.
     pub const TOKENIZER: &str = "tokenizer.tables";
+    /// A tile's pixels, RGB bytes, row by row: rows·patch by columns·patch of the tile's grid.
+    pub const PIXELS: &str = "io.vision.pixels";
+    /// The tile's grid, i32: rows and columns of patches.
+    pub const GRID: &str = "io.vision.grid";
+    /// Row of the embeddings that the tile's first token goes to, i32.
+    pub const FIRST_ROW: &str = "io.vision.first_row";
+    /// For each token of a step 0 (text) or 1 + the row of the embeddings that it is, i32.
+    pub const IMAGE_ROWS: &str = "io.image_rows";
+    /// Embeddings of a request's tiles, f32 `[d/16, max image tokens, 16]`.
+    pub const IMAGES: &str = "vision.images";
+    /// Dim: patches of the tile, where the grid is not fixed.
+    pub const PATCHES: &str = "vision.patches";
+    /// Dim: tokens of the tile, where the grid is not fixed.
+    pub const IMAGE_TOKENS: &str = "vision.tokens";
 }
 
 /// Bytes of one sampling parameter record.
@@ -78,6 +94,7 @@ struct HostBuffers {
     slots: TensorId,
     rows: TensorId,
     logits: TensorId,
+    images: Option<Images>,
 }
 
 /// Builds the program of a decoder.
@@ -88,6 +105,7 @@ pub fn build(
     config: &DecoderConfig,
     lookup: &mut Lookup<'_>,
     options: &BuildOptions,
+    vision: Option<&VisionPart<'_>>,
 ) -> Result<Program, ModelError> {
     options.check()?;
     let mut builder = Builder::new();
@@ -102,18 +120,24 @@ pub fn build(
     builder.program.add_dim("segments.window", 1, local_segments);
 
     let weights = weights(config, lookup, options, &mut builder)?;
-    let host = host_buffers(config, options, &mut builder);
+    let mut host = host_buffers(config, options, &mut builder);
     let prefill = builder.program.add_phase("prefill");
     let decode = builder.program.add_phase("decode");
     let sample = builder.program.add_phase("sample");
+    if let Some(part) = vision {
+        host.images = Some(encoder::build(&mut builder, part, (options, config.hidden))?);
+    }
     forward(&mut builder, config, &weights, &host, (prefill, &tokens.into(), Some(&rows.into())));
     forward(&mut builder, config, &weights, &host, (decode, &sequences.into(), None));
     sampling(&mut builder, config, options, &host, sample);
+    let vision = builder.program.phase_named("vision");
     let next = &mut builder.program.flow.next;
-    next[0] = vec![prefill];
-    next[prefill.index()] = vec![prefill, decode, sample];
-    next[decode.index()] = vec![prefill, decode, sample];
-    next[sample.index()] = vec![prefill, decode, sample];
+    next[0] = [Some(prefill), vision].into_iter().flatten().collect();
+    let steps: Vec<PhaseId> =
+        [Some(prefill), Some(decode), Some(sample), vision].into_iter().flatten().collect();
+    for phase in &steps {
+        next[phase.index()].clone_from(&steps);
+    }
     Ok(builder.program)
 }
 
@@ -301,6 +325,7 @@ fn host_buffers(
             Size::Const(tiles * rows * TILE * 4),
             (Residence::External, Term::Persistent),
         ),
+        images: None,
     }
 }
 
@@ -328,6 +353,13 @@ fn forward(
         &[host.tokens, weights.embedding],
         &[x],
     );
+    // Only a prompt has pictures: what is decoded is text.
+    if let (Some(images), Some(_)) = (host.images, rows) {
+        let spliced = builder.activation(phase, "images", config.hidden, tokens);
+        let inputs = [x, images.rows, images.indices];
+        builder.op(phase, "images", OpKind::Vision(VisionOp::SpliceRows), &inputs, &[spliced]);
+        x = spliced;
+    }
     for (index, layer) in weights.layers.iter().enumerate() {
         let table = if layer.local { local_rope } else { rope };
         let mut pass =

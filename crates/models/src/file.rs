@@ -25,6 +25,9 @@ pub struct FileTensor {
     pub bytes: u64,
 }
 
+/// Elements of an array of floats that a family may ask for.
+pub const FLOATS_MAX: u64 = 64;
+
 /// A model file, as a family sees it.
 pub trait ModelFile {
     /// An integer, `None` when the key is missing.
@@ -47,6 +50,16 @@ pub trait ModelFile {
     /// # Errors
     /// When the value is not an array.
     fn array_len(&self, key: &str) -> Result<Option<u64>, ModelError>;
+    /// A truth value, `None` when the key is missing.
+    ///
+    /// # Errors
+    /// When the value has another type.
+    fn flag(&self, key: &str) -> Result<Option<bool>, ModelError>;
+    /// A short array of floats (at most [`FLOATS_MAX`]), `None` when the key is missing.
+    ///
+    /// # Errors
+    /// When the value is no such array.
+    fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError>;
     /// A tensor by name.
     fn tensor(&self, name: &str) -> Option<FileTensor>;
     /// Every tensor's name, in file order.
@@ -72,12 +85,32 @@ impl<'a> Lookup<'a> {
         self.file.tensor(name).is_some()
     }
 
+    /// A tensor's extents, innermost first.
+    #[must_use]
+    pub fn dims(&self, name: &str) -> Option<Vec<u64>> {
+        self.file.tensor(name).map(|tensor| tensor.dims)
+    }
+
     /// A matrix of `rows` outputs by `cols` inputs.
     ///
     /// # Errors
     /// Missing, of another shape, or of an unsupported type.
     pub fn matrix(&mut self, name: &str, rows: u64, cols: u64) -> Result<Source, ModelError> {
-        let source = self.find(name, &[cols, rows], rows, cols)?;
+        self.matrix_of(name, &[cols, rows], rows, cols)
+    }
+
+    /// A matrix whose extents in the file are `dims`, innermost first: several make the columns.
+    ///
+    /// # Errors
+    /// As [`Lookup::matrix`].
+    pub fn matrix_of(
+        &mut self,
+        name: &str,
+        dims: &[u64],
+        rows: u64,
+        cols: u64,
+    ) -> Result<Source, ModelError> {
+        let source = self.find(name, dims, rows, cols)?;
         if source.dtype.packed_bytes(rows, cols).is_none() {
             return Err(ModelError::WrongType {
                 name: name.to_string(),

@@ -6,18 +6,24 @@
 #![forbid(unsafe_code)]
 
 pub mod builder;
+pub mod clip;
 pub mod config;
 pub mod decoder;
+pub mod encoder;
 pub mod error;
 pub mod file;
 pub mod gemma3;
+pub mod idefics3;
+pub mod lfm2;
 pub mod llama;
 pub mod options;
 pub mod qwen2;
 pub mod qwen3;
 
+pub use clip::{VisionConfig, read_vision_config};
 pub use config::DecoderConfig;
 pub use decoder::names;
+pub use encoder::VisionPart;
 pub use error::ModelError;
 pub use file::{FileTensor, Lookup, ModelFile};
 pub use options::BuildOptions;
@@ -53,8 +59,23 @@ pub fn build_program(
     config: &DecoderConfig,
     options: &BuildOptions,
 ) -> Result<Program, ModelError> {
+    build_program_with_vision(file, config, options, None)
+}
+
+/// Builds the program of a model file and, where there is one, of its vision file: one program, so
+/// that one plan holds for both. The caller fills in `Program::models`, the decoder's first.
+///
+/// # Errors
+/// Any defect or unsupported feature of either file, files that do not fit together, or bounds
+/// that make no sense.
+pub fn build_program_with_vision(
+    file: &dyn ModelFile,
+    config: &DecoderConfig,
+    options: &BuildOptions,
+    vision: Option<&VisionPart<'_>>,
+) -> Result<Program, ModelError> {
     let mut lookup = Lookup::new(file);
-    let program = decoder::build(config, &mut lookup, options)?;
+    let program = decoder::build(config, &mut lookup, options, vision)?;
     lookup.finish(config.architecture)?;
     Ok(program)
 }

@@ -6,6 +6,7 @@ use dctms_ir::Program;
 use dctms_ir::contract::{accesses, grain_piece};
 use dctms_ir::limits::{BLOCK, TILE};
 use dctms_ir::op::{AttentionShape, OpKind};
+use dctms_ir::vision::VisionOp;
 
 /// Sets the grain of every operation of every phase.
 pub fn assign(program: &mut Program, lanes: u32) {
@@ -34,6 +35,7 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
             | OpKind::GatedMul(_)
             | OpKind::GatedMulQuantise(_)
             | OpKind::Quantise => true,
+            OpKind::Vision(ref vision) => vision.follows_its_input(),
             OpKind::LoadMatrix(_)
             | OpKind::LoadVector(_)
             | OpKind::LoadRopeFrequencies { .. }
@@ -55,6 +57,10 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
     };
     match &op.kind {
         OpKind::AttentionPrefill(shape) => attention_grain(shape, lanes),
+        OpKind::Vision(vision) => match vision.updates() {
+            true => follow().filter(|grain| grain.is_multiple_of(piece)).unwrap_or(piece),
+            false => piece,
+        },
         OpKind::AttentionDecodeMerge(_) | OpKind::KvAppend(_) => piece,
         OpKind::Rope { .. } | OpKind::HeadNorm { .. } => {
             follow().filter(|grain| grain.is_multiple_of(piece)).unwrap_or(piece)
@@ -108,6 +114,7 @@ fn producer_grain(program: &Program, phase: usize, index: usize, lanes: u32) -> 
     let grain = match producer.map(|op| &op.kind) {
         Some(OpKind::AttentionPrefill(shape)) => attention_grain(shape, lanes),
         Some(OpKind::AttentionDecodeMerge(shape)) => u64::from(shape.head_dim),
+        Some(OpKind::Vision(VisionOp::FullAttention(shape))) => u64::from(shape.head_dim),
         _ => BLOCK,
     };
     match grain.is_multiple_of(BLOCK) {

@@ -103,6 +103,7 @@ impl<'a> Rewriter<'a> {
                 self.emit_maybe_quantised(op, kind);
             }
             OpKind::BiasAdd | OpKind::HeadNorm { .. } | OpKind::Rope { .. } => self.update(op),
+            OpKind::Vision(vision) if vision.updates() => self.update(op),
             OpKind::Attention(shape) => self.attention(op, *shape),
             OpKind::LoadMatrix(_)
             | OpKind::LoadVector(_)
@@ -119,7 +120,8 @@ impl<'a> Rewriter<'a> {
             | OpKind::AttentionDecodeMerge(_)
             | OpKind::GatedMulQuantise(_)
             | OpKind::SelectRows
-            | OpKind::Sample { .. } => self.emit(op.clone()),
+            | OpKind::Sample { .. }
+            | OpKind::Vision(_) => self.emit(op.clone()),
         }
     }
 

@@ -10,6 +10,7 @@ use dctms_ir::contract::{Mode, accesses};
 use dctms_ir::ids::{OpId, PhaseId};
 use dctms_ir::op::{Op, OpKind};
 use dctms_ir::plan::{Concurrency, Cost, Placement};
+use dctms_ir::vision::VisionOp;
 use dctms_ir::{Program, TensorId};
 
 use crate::error::PlanError;
@@ -89,6 +90,11 @@ fn cost(
             };
             let pairs = u64::from(seen) * u64::from(shape.heads) * u64::from(shape.head_dim);
             (pairs.saturating_mul(4 * tokens(program, op, dims)), balance.float_ops_per_s)
+        }
+        OpKind::Vision(VisionOp::FullAttention(shape)) => {
+            let width = u64::from(shape.heads) * u64::from(shape.head_dim);
+            let tokens = tokens(program, op, dims);
+            (width.saturating_mul(4 * tokens * tokens), balance.float_ops_per_s)
         }
         _ => (bytes_moved / 4, balance.float_ops_per_s),
     };

@@ -6,6 +6,7 @@ use super::parse::Node;
 use super::write::{Object, object};
 use crate::op::{Activation, AttentionShape, Epilogue, OpKind, RopeScaling, RopeStyle, Source};
 use crate::tensor::Dtype;
+use crate::vision::{FullAttentionShape, PatchShape, VisionOp};
 
 /// Everything that a kind holds beside its name.
 pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
@@ -45,13 +46,14 @@ pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
         | OpKind::AttentionDecodePartial(shape)
         | OpKind::AttentionDecodeMerge(shape) => write_shape(o, shape),
         OpKind::GatedMul(activation) | OpKind::GatedMulQuantise(activation) => {
-            o.text("activation", activation_name(*activation));
+            o.text("activation", activation.name());
         }
         OpKind::Sample { vocabulary } => o.number("vocabulary", *vocabulary),
         OpKind::LoadTokenizer { offset, bytes } => {
             o.number("offset", *offset);
             o.number("bytes", *bytes);
         }
+        OpKind::Vision(op) => write_vision(o, op),
         OpKind::Quantise | OpKind::BiasAdd | OpKind::Add | OpKind::SelectRows => {}
     });
 }
@@ -109,7 +111,10 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
         "GatedMulQuantise" => OpKind::GatedMulQuantise(read_activation(a)?),
         "SelectRows" => OpKind::SelectRows,
         "Sample" => OpKind::Sample { vocabulary: a.get("vocabulary")?.number()? },
-        unknown => return Err(name.error(format!("unknown operation kind {unknown:?}"))),
+        other => match read_vision(other, a)? {
+            Some(op) => OpKind::Vision(op),
+            None => return Err(name.error(format!("unknown operation kind {other:?}"))),
+        },
     })
 }
 
@@ -200,6 +205,71 @@ fn read_scaling(a: &Node<'_, '_>) -> Result<RopeScaling, JsonError> {
     })
 }
 
+/// Names of a patch's means and deviations, channel by channel.
+const CHANNELS: [[&str; 2]; 3] = [
+    ["mean_red", "deviation_red"],
+    ["mean_green", "deviation_green"],
+    ["mean_blue", "deviation_blue"],
+];
+
+fn write_vision(o: &mut Object<'_>, op: &VisionOp) {
+    match op {
+        VisionOp::LayerNorm { epsilon } => o.float("epsilon", *epsilon),
+        VisionOp::Activate(activation) => o.text("activation", activation.name()),
+        VisionOp::Patchify(shape) => {
+            o.number("side", u64::from(shape.side));
+            for (channel, [mean, deviation]) in CHANNELS.iter().enumerate() {
+                o.float(mean, shape.mean[channel]);
+                o.float(deviation, shape.deviation[channel]);
+            }
+        }
+        VisionOp::AddPositions { side } => o.number("side", u64::from(*side)),
+        VisionOp::FullAttention(shape) => {
+            o.number("heads", u64::from(shape.heads));
+            o.number("head_dim", u64::from(shape.head_dim));
+            o.number("positions", u64::from(shape.positions));
+            o.float("scale", shape.scale);
+        }
+        VisionOp::MergePatches { factor, width } => {
+            o.number("factor", u64::from(*factor));
+            o.number("width", *width);
+        }
+        VisionOp::FeatureScale | VisionOp::PlaceRows | VisionOp::SpliceRows => {}
+    }
+}
+
+/// The operation of an image encoder that has this name, if any.
+fn read_vision(name: &str, a: &Node<'_, '_>) -> Result<Option<VisionOp>, JsonError> {
+    Ok(Some(match name {
+        "LayerNorm" => VisionOp::LayerNorm { epsilon: a.get("epsilon")?.float()? },
+        "Activate" => VisionOp::Activate(read_activation(a)?),
+        "FeatureScale" => VisionOp::FeatureScale,
+        "Patchify" => {
+            let mut shape =
+                PatchShape { side: a.get("side")?.small()?, mean: [0.0; 3], deviation: [0.0; 3] };
+            for (channel, [mean, deviation]) in CHANNELS.into_iter().enumerate() {
+                shape.mean[channel] = a.get(mean)?.float()?;
+                shape.deviation[channel] = a.get(deviation)?.float()?;
+            }
+            VisionOp::Patchify(shape)
+        }
+        "AddPositions" => VisionOp::AddPositions { side: a.get("side")?.small()? },
+        "FullAttention" => VisionOp::FullAttention(FullAttentionShape {
+            heads: a.get("heads")?.small()?,
+            head_dim: a.get("head_dim")?.small()?,
+            positions: a.get("positions")?.small()?,
+            scale: a.get("scale")?.float()?,
+        }),
+        "MergePatches" => VisionOp::MergePatches {
+            factor: a.get("factor")?.small()?,
+            width: a.get("width")?.number()?,
+        },
+        "PlaceRows" => VisionOp::PlaceRows,
+        "SpliceRows" => VisionOp::SpliceRows,
+        _ => return Ok(None),
+    }))
+}
+
 fn write_shape(o: &mut Object<'_>, shape: &AttentionShape) {
     o.number("heads", u64::from(shape.heads));
     o.number("kv_heads", u64::from(shape.kv_heads));
@@ -223,14 +293,7 @@ fn read_shape(a: &Node<'_, '_>) -> Result<AttentionShape, JsonError> {
 }
 
 fn read_activation(a: &Node<'_, '_>) -> Result<Activation, JsonError> {
-    pick(&a.get("activation")?, &[Activation::Silu, Activation::GeluTanh], activation_name)
-}
-
-fn activation_name(activation: Activation) -> &'static str {
-    match activation {
-        Activation::Silu => "silu",
-        Activation::GeluTanh => "gelu_tanh",
-    }
+    pick(&a.get("activation")?, &Activation::ALL, Activation::name)
 }
 
 fn epilogue_name(epilogue: Epilogue) -> &'static str {

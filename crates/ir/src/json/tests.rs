@@ -11,6 +11,7 @@ use crate::plan::{
 use crate::program::{ModelInfo, Program};
 use crate::size::Size;
 use crate::tensor::{Dtype, Residence, Tensor, Term};
+use crate::vision::{FullAttentionShape, PatchShape, VisionOp};
 
 fn source() -> Source {
     Source {
@@ -86,6 +87,25 @@ fn kinds() -> Vec<OpKind> {
         OpKind::GatedMulQuantise(Activation::GeluTanh),
         OpKind::SelectRows,
         OpKind::Sample { vocabulary: 49152 },
+        OpKind::Vision(VisionOp::LayerNorm { epsilon: 1e-6 }),
+        OpKind::Vision(VisionOp::Activate(Activation::GeluErf)),
+        OpKind::Vision(VisionOp::Activate(Activation::GeluQuick)),
+        OpKind::Vision(VisionOp::FeatureScale),
+        OpKind::Vision(VisionOp::Patchify(PatchShape {
+            side: 14,
+            mean: [0.485, 0.456, 0.406],
+            deviation: [0.229, 0.224, 0.225],
+        })),
+        OpKind::Vision(VisionOp::AddPositions { side: 16 }),
+        OpKind::Vision(VisionOp::FullAttention(FullAttentionShape {
+            heads: 12,
+            head_dim: 64,
+            positions: 1024,
+            scale: 0.125,
+        })),
+        OpKind::Vision(VisionOp::MergePatches { factor: 4, width: 768 }),
+        OpKind::Vision(VisionOp::PlaceRows),
+        OpKind::Vision(VisionOp::SpliceRows),
     ]
 }
 
@@ -231,7 +251,7 @@ fn a_plan_round_trips() {
 #[test]
 fn the_sample_has_every_kind() {
     // A new kind must be added to the sample: this match and the list stay in step.
-    let mut seen = [false; 24];
+    let mut seen = [false; 33];
     for kind in kinds() {
         let index = match kind {
             OpKind::LoadMatrix(_) => 0,
@@ -258,10 +278,19 @@ fn the_sample_has_every_kind() {
             OpKind::GatedMulQuantise(_) => 21,
             OpKind::SelectRows => 22,
             OpKind::Sample { .. } => 23,
+            OpKind::Vision(VisionOp::LayerNorm { .. }) => 24,
+            OpKind::Vision(VisionOp::Activate(_)) => 25,
+            OpKind::Vision(VisionOp::FeatureScale) => 26,
+            OpKind::Vision(VisionOp::Patchify(_)) => 27,
+            OpKind::Vision(VisionOp::AddPositions { .. }) => 28,
+            OpKind::Vision(VisionOp::FullAttention(_)) => 29,
+            OpKind::Vision(VisionOp::MergePatches { .. }) => 30,
+            OpKind::Vision(VisionOp::PlaceRows) => 31,
+            OpKind::Vision(VisionOp::SpliceRows) => 32,
         };
         seen[index] = true;
     }
-    assert_eq!(seen, [true; 24]);
+    assert_eq!(seen, [true; 33]);
 }
 
 /// Replaces a part of the sample's text, mends the digest, and reads it.

@@ -23,6 +23,7 @@
 
 mod block;
 mod decode;
+mod full;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,8 @@ pub use decode::{
     attention_decode_items, attention_decode_items_max, attention_decode_merge,
     attention_decode_partial, attention_decode_split, attention_partial_len,
 };
+
+pub use full::{FullWorkspace, attention_full, attention_full_head_bytes};
 
 use crate::isa::Isa;
 use crate::kv::{KvPlaces, KvShape};

@@ -1,14 +1,19 @@
 //! The AVX-512 shell of the matmul with f32 activations.
 //!
-//! One column of 16 rows is one vector; it meets the broadcast activation of each token. With one
-//! token, four tiles run side by side to hide the latency of the multiply-add.
+//! One column of 16 rows is one vector; it meets the broadcast activation of each token. Two tiles
+//! by twelve tokens are 24 accumulators, which leaves registers for two vectors of weights and one
+//! of activations, and more multiply-adds than loads. With one token, four tiles run side by side
+//! to hide the latency of the multiply-add.
+//!
+//! A pair of tiles stays in the second-level cache while all tokens pass; activations come from
+//! further away each time, twelve lines for each sixteen columns, asked for early enough.
 //!
 //! Pointers stay inside the slices whose lengths [`crate::matmul::matmul_float`] checked.
 
 use core::arch::x86_64::*;
 
 use crate::isa::Avx512Token;
-use crate::limits::{TILE_ROWS, TOKEN_GROUP};
+use crate::limits::TILE_ROWS;
 use crate::matmul::Epilogue;
 use crate::matmul::float::{for_each_panel, x_index};
 use crate::packed::{PackedKind, PackedTiles};
@@ -16,6 +21,8 @@ use crate::packed::{PackedKind, PackedTiles};
 /// How many activation tiles ahead a token group's are asked for. Tiles are `tokens · 64` bytes
 /// apart, often a multiple of the page, where the processor's own prefetching is blind.
 const PREFETCH_TILES: usize = 2;
+/// Tokens of a full group.
+const GROUP_TOKENS: usize = 12;
 
 /// See [`crate::matmul::matmul_float`], which has checked the arguments.
 pub(super) fn matmul(
@@ -50,17 +57,27 @@ unsafe fn run(call: &Call<'_>) {
     let tiles = call.weights.tile_count();
     let mut tile = 0;
     while tile < tiles {
-        let tile_count = if tiles - tile >= 4 { 4 } else { 1 };
+        // Pairs while there are tokens to share them, else as many tiles as hide the latency.
+        let tile_count = match (tiles - tile, call.tokens) {
+            (2.., GROUP_TOKENS..) => 2,
+            (4.., _) => 4,
+            (1.., _) => 1,
+            (0, _) => unreachable!("the loop's bound"),
+        };
         let mut token = 0;
         // SAFETY: every group lies in tiles and tokens that exist.
         unsafe {
-            while call.tokens - token >= TOKEN_GROUP {
-                (tile..tile + tile_count).for_each(|tile| group::<1, 16>(call, tile, token));
-                token += TOKEN_GROUP;
+            while call.tokens - token >= GROUP_TOKENS {
+                match tile_count {
+                    2 => group::<2, GROUP_TOKENS>(call, tile, token),
+                    _ => group::<1, GROUP_TOKENS>(call, tile, token),
+                }
+                token += GROUP_TOKENS;
             }
             while call.tokens - token >= 4 {
                 match tile_count {
                     4 => group::<4, 4>(call, tile, token),
+                    2 => group::<2, 4>(call, tile, token),
                     _ => group::<1, 4>(call, tile, token),
                 }
                 token += 4;
@@ -68,6 +85,7 @@ unsafe fn run(call: &Call<'_>) {
             while call.tokens - token >= 1 {
                 match tile_count {
                     4 => group::<4, 1>(call, tile, token),
+                    2 => group::<2, 1>(call, tile, token),
                     _ => group::<1, 1>(call, tile, token),
                 }
                 token += 1;
@@ -142,6 +160,7 @@ unsafe fn group<const TILES: usize, const TOKENS: usize>(
 ///
 /// # Safety
 /// As [`group`]'s; the columns exist and the weights of each can be loaded.
+#[expect(clippy::needless_range_loop, reason = "one index walks activations and accumulators")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn panel<const TILES: usize, const TOKENS: usize>(
@@ -158,16 +177,20 @@ unsafe fn panel<const TILES: usize, const TOKENS: usize>(
     unsafe {
         for k in columns {
             let x = call.x.add(x_index(k, token, call.tokens));
-            if TOKENS == TOKEN_GROUP && k % TILE_ROWS == 0 {
+            if TOKENS == GROUP_TOKENS && k % TILE_ROWS == 0 {
                 let ahead = x.wrapping_add(PREFETCH_TILES * call.tokens * TILE_ROWS);
                 for line in 0..TOKENS {
                     _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * TILE_ROWS).cast());
                 }
             }
-            for (tile, acc) in local.iter_mut().enumerate() {
-                let w = load(at.add(tile * tile_bytes));
-                for (token, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm512_fmadd_ps(w, _mm512_set1_ps(*x.add(token * TILE_ROWS)), *acc);
+            let mut w = [_mm512_setzero_ps(); TILES];
+            for (tile, w) in w.iter_mut().enumerate() {
+                *w = load(at.add(tile * tile_bytes));
+            }
+            for token in 0..TOKENS {
+                let x = _mm512_set1_ps(*x.add(token * TILE_ROWS));
+                for tile in 0..TILES {
+                    local[tile][token] = _mm512_fmadd_ps(w[tile], x, local[tile][token]);
                 }
             }
             at = at.add(column_bytes);

@@ -13,6 +13,11 @@ pub fn gelu_tanh(x: f64) -> f64 {
     0.5 * x * (1.0 + u.tanh())
 }
 
+/// GELU, by the C library's error function.
+pub fn gelu_erf(x: f64) -> f64 {
+    0.5 * x * (1.0 + libm::erf(x / std::f64::consts::SQRT_2))
+}
+
 /// Root-mean-square norm of each row.
 pub fn rms_norm(rows: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
     let mut out = Vec::with_capacity(rows.len());

@@ -168,6 +168,14 @@ impl ModelFile for TableFile {
         Ok(None)
     }
 
+    fn flag(&self, _: &str) -> Result<Option<bool>, ModelError> {
+        Ok(None)
+    }
+
+    fn floats(&self, _: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        Ok(None)
+    }
+
     fn tensor(&self, name: &str) -> Option<FileTensor> {
         self.tensors.get(name).cloned()
     }

@@ -1,0 +1,223 @@
+//! A vision file beside a text file, run phase by phase: every layer that is asked for is kept.
+//!
+//! The program is the engine's; what differs is that some of its passing values are made buffers
+//! of the host, so that they can be read after the run. Planner and verifier take them as they are.
+
+use std::path::Path;
+
+use dctms_engine::Model;
+use dctms_engine::model_file::CheckpointFile;
+use dctms_engine::planning::certify;
+use dctms_engine::session::session_options;
+use dctms_exec::{CertifiedPlan, LoadHost, Session};
+use dctms_format::Checkpoint;
+use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
+use dctms_ir::tensor::Term;
+use dctms_ir::{Dtype, Program, Residence};
+use dctms_kernels::isa::Isa;
+use dctms_models::decoder::names;
+use dctms_models::{BuildOptions, VisionPart, build_program_with_vision, read_vision_config};
+use dctms_planner::{Activations, Balance, PlanOptions};
+
+/// How a pair of files is run.
+#[derive(Clone, Copy, Debug)]
+pub struct VisionSetup {
+    pub isa: Isa,
+    pub lanes: u32,
+    pub activations: Activations,
+    /// Tokens of a prompt, its pictures' among them, and of an answer.
+    pub context: (u64, u64),
+    /// Tokens of a prefill step.
+    pub chunk: u64,
+    /// Tokens of all tiles.
+    pub image_tokens: u64,
+}
+
+/// A loaded pair of files.
+pub struct VisionRun {
+    pub plan: Plan,
+    session: Session,
+    patch: usize,
+    merge: usize,
+    vocabulary: usize,
+    positions: u32,
+}
+
+/// The files of both checkpoints, in the order of the program.
+struct Files<'a>([&'a Checkpoint; 2]);
+
+impl LoadHost for Files<'_> {
+    fn read(&self, file: u32, offset: u64, buffer: &mut [u8]) -> Result<(), String> {
+        let source = self.0[file as usize].source(0);
+        source.read_at(offset, buffer).map_err(|error| error.to_string())
+    }
+
+    fn build_tokenizer(&self, _: u64, _: &[u8], _: &mut [u8]) -> Result<(), String> {
+        Err("no tokeniser in this program".to_string())
+    }
+
+    fn loaded(&self, _: u64) {}
+}
+
+impl VisionRun {
+    /// Plans, verifies and loads; the tensors of the phase `vision` named in `keep` are kept.
+    pub fn start(text: &Path, vision: &Path, setup: &VisionSetup, keep: &[String]) -> VisionRun {
+        let text = Model::open(text).expect("a text model");
+        let eyes = Checkpoint::open(vision).expect("a vision file");
+        let file = CheckpointFile(&eyes);
+        let config = read_vision_config(&file).unwrap_or_else(|error| panic!("{error}"));
+        let bounds = Bounds {
+            max_input_tokens: setup.context.0,
+            max_output_tokens: setup.context.1,
+            sequences: 1,
+            prefill_chunk: setup.chunk,
+            logit_rows: 1,
+            kv_type: Dtype::F32,
+            max_images: 1,
+            max_image_tokens: setup.image_tokens,
+        };
+        let options = BuildOptions {
+            bounds: bounds.clone(),
+            tokenizer_bytes: 0,
+            vocabulary: (0, 0),
+            penalty_window: 64,
+        };
+        let patches_max = config.patches_max();
+        let part = VisionPart { file: &file, config: &config, first_file: 1, patches_max };
+        let decoder = CheckpointFile(&text.checkpoint);
+        let mut program = build_program_with_vision(&decoder, &text.config, &options, Some(&part))
+            .unwrap_or_else(|error| panic!("{error}"));
+        program.models = vec![text.info(), text.info()];
+        keep.iter().for_each(|name| make_external(&mut program, name));
+        let plan = plan(&program, bounds, setup);
+        let certificate = certify(&plan).unwrap_or_else(|error| panic!("{error}"));
+        let certified = CertifiedPlan::new(&plan, &certificate).expect("its own certificate");
+        let options = session_options(&plan, 256 << 10).expect("this machine's options");
+        let mut session = Session::start(certified, &options).expect("a session");
+        let load = plan.program.phase_named("load").expect("a phase");
+        session.load(load, &Files([&text.checkpoint, &eyes])).expect("loaded");
+        VisionRun {
+            session,
+            patch: config.patch as usize,
+            merge: config.merge as usize,
+            vocabulary: text.config.vocabulary as usize,
+            positions: 0,
+            plan,
+        }
+    }
+
+    /// Encodes a tile of a grid; its tokens go to the embeddings from `first_row` on.
+    pub fn encode(&mut self, rgb: &[u8], grid: [u32; 2], first_row: u32) {
+        let patches = u64::from(grid[0]) * u64::from(grid[1]);
+        assert_eq!(rgb.len() as u64, patches * (self.patch * self.patch * 3) as u64);
+        let host = |name: &str| self.host(name);
+        let (pixels, grids, rows) =
+            (host(names::PIXELS), host(names::GRID), host(names::FIRST_ROW));
+        self.session.bytes_mut(pixels)[..rgb.len()].copy_from_slice(rgb);
+        self.session.integers_mut(grids).copy_from_slice(&grid);
+        self.session.integers_mut(rows)[0] = first_row;
+        let tokens = patches / (self.merge * self.merge) as u64;
+        for (name, value) in [(names::PATCHES, patches), (names::IMAGE_TOKENS, tokens)] {
+            if let Some(dim) = self.plan.program.dim_named(name) {
+                self.session.set_dim(dim, value).expect("within the bounds");
+            }
+        }
+        self.run("vision");
+    }
+
+    /// A kept activation as plain rows, of a tile of so many tokens.
+    pub fn rows(&self, name: &str, tokens: usize) -> Vec<f32> {
+        let floats = self.session.floats(self.host(&format!("vision.{name}")));
+        let id = self.plan.program.tensor_named(&format!("vision.{name}")).expect("kept");
+        let tiles = self.plan.program.tensor(id).shape[0].value(&[]).expect("constant") as usize;
+        dctms_kernels::naive::layout::to_rows(&floats[..tiles * 16 * tokens], tokens)
+    }
+
+    /// Appends tokens; where `rows` is above 0 the embedding of that row less one stands instead.
+    /// The logits of the last one follow.
+    pub fn prefill(&mut self, tokens: &[u32], rows: &[u32]) -> Vec<f32> {
+        let chunk = self.plan.bounds.prefill_chunk as usize;
+        for (tokens, rows) in tokens.chunks(chunk).zip(rows.chunks(chunk)) {
+            self.place(tokens);
+            let (images, wanted) = (self.host(names::IMAGE_ROWS), self.host(names::ROWS));
+            self.session.integers_mut(images)[..rows.len()].copy_from_slice(rows);
+            self.session.integers_mut(wanted)[0] = tokens.len() as u32 - 1;
+            self.set("tokens", tokens.len() as u64);
+            self.set("rows", 1);
+            self.run("prefill");
+            self.positions += tokens.len() as u32;
+        }
+        self.logits()
+    }
+
+    /// One token more, and the logits that follow.
+    pub fn decode(&mut self, token: u32) -> Vec<f32> {
+        self.place(&[token]);
+        let segments = u64::from(self.positions / 256 + 1);
+        let dims = [("sequences", 1), ("rows", 1), ("segments", segments)];
+        dims.into_iter().for_each(|(name, value)| self.set(name, value));
+        self.set("segments.window", segments);
+        self.run("decode");
+        self.positions += 1;
+        self.logits()
+    }
+
+    fn place(&mut self, tokens: &[u32]) {
+        let positions: Vec<u32> = (0..tokens.len() as u32).map(|i| self.positions + i).collect();
+        for (name, values) in [(names::TOKENS, tokens), (names::POSITIONS, &positions)] {
+            let place = self.host(name);
+            self.session.integers_mut(place)[..values.len()].copy_from_slice(values);
+        }
+        let slots = self.host(names::SLOTS);
+        self.session.integers_mut(slots).fill(0);
+    }
+
+    fn logits(&self) -> Vec<f32> {
+        self.session.floats(self.host(names::LOGITS))[..self.vocabulary].to_vec()
+    }
+
+    fn set(&mut self, name: &str, value: u64) {
+        let dim = self.plan.program.dim_named(name).expect("a dim of every decoder");
+        self.session.set_dim(dim, value).expect("within the bounds");
+    }
+
+    fn run(&mut self, phase: &str) {
+        let phase = self.plan.program.phase_named(phase).expect("a phase");
+        self.session.run(phase).expect("no lane panicked");
+    }
+
+    fn host(&self, name: &str) -> dctms_exec::HostTensor {
+        let id = self.plan.program.tensor_named(name).unwrap_or_else(|| panic!("no {name}"));
+        self.session.host_tensor(id).unwrap_or_else(|| panic!("{name} is passing"))
+    }
+}
+
+fn make_external(program: &mut Program, name: &str) {
+    let name = format!("vision.{name}");
+    let id = program.tensor_named(&name).unwrap_or_else(|| panic!("no tensor {name}"));
+    let tensor = &mut program.tensors[id.index()];
+    (tensor.residence, tensor.term) = (Residence::External, Term::Persistent);
+    tensor.phase = None;
+}
+
+fn plan(program: &Program, bounds: Bounds, setup: &VisionSetup) -> Plan {
+    let isa = setup.isa.name();
+    let options = PlanOptions {
+        bounds,
+        machine: Machine {
+            memory_bytes: 8 << 30,
+            memory_source: "test".to_string(),
+            lanes: setup.lanes,
+            isa: isa.to_string(),
+            profile_sha256: "builtin".to_string(),
+        },
+        balance: Balance::builtin(isa, setup.lanes),
+        activations: setup.activations,
+        runtime: RuntimeBytes::default(),
+        heap_per_task_bytes: 0,
+        heap_per_event_bytes: 0,
+        compile_heap_bytes: 0,
+        not_covered: Vec::new(),
+    };
+    dctms_planner::plan(program, &options).unwrap_or_else(|error| panic!("{error}"))
+}

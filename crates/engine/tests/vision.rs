@@ -1,0 +1,229 @@
+//! Image encoders against Hugging Face transformers, layer by layer, and the decoder after them.
+
+#[path = "common/vision.rs"]
+mod vision;
+
+use std::path::{Path, PathBuf};
+
+use dctms_kernels::isa::Isa;
+use dctms_planner::Activations;
+use serde_json::Value;
+use vision::{VisionRun, VisionSetup};
+
+/// Greatest NMSE of a layer in f32 against the reference.
+const LAYER_NMSE_MAX: f64 = 1e-9;
+/// Greatest difference of an element, relative to the layer's largest.
+const LAYER_DIFFERENCE_MAX: f64 = 1e-4;
+/// Greatest difference of a logit, relative to the largest.
+const LOGITS_DIFFERENCE_MAX: f64 = 1e-3;
+/// Least margin of the reference's best two tokens at which the same one must be picked, relative
+/// to the largest logit.
+const MARGIN_MIN: f64 = 1e-3;
+
+/// What the reference says of a pair of files.
+struct Case {
+    folder: PathBuf,
+    json: Value,
+    floats: Vec<f32>,
+    rgb: Vec<u8>,
+    grid: [u32; 2],
+}
+
+impl Case {
+    fn open(folder: &Path, name: &str) -> Case {
+        let read = |ending: &str| {
+            let path = folder.join(format!("{name}.{ending}"));
+            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        let json: Value = serde_json::from_slice(&read("json")).expect("JSON");
+        let bytes = read("f32");
+        let floats = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let grid = integers(&json["grid"]);
+        Case {
+            folder: folder.to_path_buf(),
+            floats: floats.collect(),
+            rgb: read("rgb"),
+            grid: [grid[0], grid[1]],
+            json,
+        }
+    }
+
+    fn start(&self, file: &str, setup: &VisionSetup) -> VisionRun {
+        let text = self.folder.join(self.json["text_file"].as_str().expect("a name"));
+        let keep: Vec<String> = self.layers().map(|layer| layer.name).collect();
+        VisionRun::start(&text, &self.folder.join(file), setup, &keep)
+    }
+
+    fn files(&self) -> Vec<&str> {
+        let files = self.json["mmproj_files"].as_array().expect("names");
+        files.iter().map(|file| file.as_str().expect("a name")).collect()
+    }
+
+    fn layers(&self) -> impl Iterator<Item = Layer<'_>> {
+        self.json["layers"].as_array().expect("layers").iter().map(|layer| {
+            let number = |key: &str| layer[key].as_u64().expect("a number") as usize;
+            let (tokens, features) = (number("tokens"), number("features"));
+            let rows = &self.floats[number("offset_f32")..][..tokens * features];
+            Layer { name: layer["name"].as_str().expect("a name").to_string(), tokens, rows }
+        })
+    }
+
+    /// Tokens of the picture.
+    fn image_tokens(&self) -> usize {
+        self.layers().last().expect("layers").tokens
+    }
+
+    /// The prompt, and for each of its tokens 0 or one more than the picture's row.
+    fn prompt(&self, first_row: u32) -> (Vec<u32>, Vec<u32>) {
+        let (before, after) = (integers(&self.json["before"]), integers(&self.json["after"]));
+        let image = self.image_tokens();
+        let tokens = [&before[..], &vec![0; image], &after].concat();
+        let rows: Vec<u32> = (1..=image as u32).map(|row| first_row + row).collect();
+        let rows = [&vec![0; before.len()][..], &rows, &vec![0; after.len()]].concat();
+        (tokens, rows)
+    }
+
+    fn logits(&self) -> &[f32] {
+        let at = self.json["logits_offset_f32"].as_u64().expect("a number") as usize;
+        &self.floats[at..]
+    }
+}
+
+struct Layer<'a> {
+    name: String,
+    tokens: usize,
+    rows: &'a [f32],
+}
+
+fn integers(value: &Value) -> Vec<u32> {
+    let values = value.as_array().expect("integers").iter();
+    values.map(|value| value.as_u64().expect("an integer") as u32).collect()
+}
+
+fn setup(case: &Case) -> VisionSetup {
+    VisionSetup {
+        isa: Isa::detect_best(),
+        lanes: 2,
+        activations: Activations::Quantised,
+        context: (case.prompt(0).0.len() as u64, 64),
+        chunk: 32,
+        image_tokens: 300,
+    }
+}
+
+/// Σ(x − reference)²/Σ reference², and the largest difference by the largest reference.
+fn errors(got: &[f32], want: &[f32]) -> (f64, f64) {
+    assert_eq!(got.len(), want.len(), "elements");
+    let (mut error, mut power, mut difference, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
+    for (got, want) in got.iter().zip(want) {
+        let (got, want) = (f64::from(*got), f64::from(*want));
+        error += (got - want).powi(2);
+        power += want * want;
+        difference = difference.max((got - want).abs());
+        largest = largest.max(want.abs());
+    }
+    (error / power, difference / largest)
+}
+
+fn best(logits: &[f32]) -> u32 {
+    let better = |best: usize, next: usize| if logits[next] > logits[best] { next } else { best };
+    (0..logits.len()).reduce(better).expect("logits") as u32
+}
+
+/// Compares a file's layers, logits and greedy text with the reference.
+fn compare(case: &Case, file: &str, nmse_max: f64, print: bool) {
+    let mut run = case.start(file, &setup(case));
+    run.encode(&case.rgb, case.grid, 0);
+    let exact = nmse_max <= LAYER_NMSE_MAX;
+    for layer in case.layers() {
+        let (nmse, difference) = errors(&run.rows(&layer.name, layer.tokens), layer.rows);
+        if print {
+            println!("{file} {}: NMSE {nmse:.2e}, largest {difference:.2e}", layer.name);
+        }
+        assert!(nmse <= nmse_max, "{file} {}: NMSE {nmse:e}", layer.name);
+        let small = !exact || difference <= LAYER_DIFFERENCE_MAX;
+        assert!(small, "{file} {}: difference {difference:e}", layer.name);
+    }
+    let (tokens, rows) = case.prompt(0);
+    let mut logits = run.prefill(&tokens, &rows);
+    let (nmse, difference) = errors(&logits, case.logits());
+    if print {
+        println!("{file} logits: NMSE {nmse:.2e}, largest {difference:.2e}");
+    }
+    assert!(!exact || difference <= LOGITS_DIFFERENCE_MAX, "{file} logits: {difference:e}");
+    let largest = case.logits().iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+    let greedy = &case.json["greedy"];
+    let margins = greedy["margins"].as_array().expect("margins");
+    for (step, want) in integers(&greedy["token_ids"]).into_iter().enumerate() {
+        let margin = margins[step].as_f64().expect("a number") / f64::from(largest);
+        let certain = exact && margin >= MARGIN_MIN;
+        assert!(!certain || best(&logits) == want, "{file} token {step}: not {want}");
+        logits = run.decode(want);
+    }
+}
+
+const NAMES: [&str; 3] = ["vision-idefics3", "vision-lfm2", "vision-lfm2-scale"];
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
+}
+
+#[test]
+fn layers_logits_and_text_are_the_references() {
+    for name in NAMES {
+        let case = Case::open(&fixtures(), name);
+        for file in case.files() {
+            compare(&case, file, LAYER_NMSE_MAX, false);
+        }
+    }
+}
+
+#[test]
+fn one_answer_for_any_lanes_instruction_set_and_chunk() {
+    for name in NAMES {
+        let case = Case::open(&fixtures(), name);
+        let file = case.files()[1];
+        let mut answers = Vec::new();
+        for isa in Isa::available() {
+            for (lanes, chunk, first_row) in [(1, 64, 0), (2, 3, 0), (3, 5, 9)] {
+                let setup = VisionSetup { isa, lanes, chunk, ..setup(&case) };
+                let mut run = case.start(file, &setup);
+                // Another tile before, elsewhere among the embeddings, leaves no trace.
+                let rest: Vec<u8> = case.rgb.iter().map(|byte| 255 - byte).collect();
+                run.encode(&rest, [case.grid[1], case.grid[0]], first_row + 30);
+                run.encode(&case.rgb, case.grid, first_row);
+                let (tokens, rows) = case.prompt(first_row);
+                let mut bits: Vec<u32> = Vec::new();
+                for layer in case.layers() {
+                    let rows = run.rows(&layer.name, layer.tokens);
+                    bits.extend(rows.into_iter().map(f32::to_bits));
+                }
+                bits.extend(run.prefill(&tokens, &rows).into_iter().map(f32::to_bits));
+                bits.extend(run.decode(7).into_iter().map(f32::to_bits));
+                answers.push(bits);
+            }
+        }
+        assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{name}");
+    }
+}
+
+/// The true configurations: `scripts/make_vision_fixtures.py --real DIRECTORY`, then this with
+/// `DCTMS_VISION_REAL=DIRECTORY`.
+#[test]
+#[ignore = "needs the files that scripts/make_vision_fixtures.py --real makes"]
+fn true_configurations() {
+    let folder = PathBuf::from(std::env::var("DCTMS_VISION_REAL").expect("a directory"));
+    for name in ["smolvlm-256m", "lfm2-style"] {
+        if !folder.join(format!("{name}.json")).exists() {
+            continue;
+        }
+        let case = Case::open(&folder, name);
+        for file in case.files() {
+            let nmse_max = match file.contains("q8_0") {
+                true => 1e-3,
+                false => LAYER_NMSE_MAX,
+            };
+            compare(&case, file, nmse_max, true);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The operations of an image encoder, and what each touches: the part of [`crate::op`] and
+//! [`crate::contract`] that only models with eyes need.
+//!
+//! Believes what `contract` believes: shards take features (whole heads for attention), so that
+//! every slice is contiguous for any number of patches. It must not know models or kernels.
+
+use crate::contract::{Split, attention_workspace_bytes};
+use crate::limits::{KV_BLOCK, TILE};
+use crate::op::Activation;
+
+/// How pixels become patches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PatchShape {
+    /// Side of a patch, pixels.
+    pub side: u32,
+    /// Mean of each channel of pixels in 0 to 1.
+    pub mean: [f32; 3],
+    /// Standard deviation of each channel.
+    pub deviation: [f32; 3],
+}
+
+/// Constants of an attention in which everything sees everything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FullAttentionShape {
+    /// Heads.
+    pub heads: u32,
+    /// Features of a head.
+    pub head_dim: u32,
+    /// Positions at most: what the workspace is made for.
+    pub positions: u32,
+    /// Factor on each score.
+    pub scale: f32,
+}
+
+/// What an operation of an image encoder computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VisionOp {
+    /// Norm about the mean. `[x, weight, bias] → [x]`.
+    LayerNorm {
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// A function of each element. `[x] → [x]`.
+    Activate(Activation),
+    /// Multiplies every token by a vector. `[x, factors] → [x]`.
+    FeatureScale,
+    /// Normalised pixels of each patch as features, channel by channel, row by row.
+    /// `[pixels, grid] → [x]`: pixels are RGB bytes, the grid is (rows, columns) of patches.
+    Patchify(PatchShape),
+    /// Adds a learned grid of positions, resized to the image's grid (bilinear with antialias,
+    /// corners not aligned). `[x, table, grid] → [x]`.
+    AddPositions {
+        /// Rows and columns of the learned grid.
+        side: u32,
+    },
+    /// Attention of every patch over all patches. `[q, k, v] → [x]`.
+    FullAttention(FullAttentionShape),
+    /// Squares of patches as one token; features ordered (row, column, feature).
+    /// `[x, grid] → [x]`.
+    MergePatches {
+        /// Patches of a side of the square.
+        factor: u32,
+        /// Features of a patch.
+        width: u64,
+    },
+    /// Writes tokens among the image embeddings from a row on. `[x, first row] → [embeddings]`,
+    /// updated in place.
+    PlaceRows,
+    /// Replaces tokens by image embeddings: where the index is r > 0, by row r − 1.
+    /// `[x, embeddings, indices] → [x]`.
+    SpliceRows,
+}
+
+impl VisionOp {
+    /// The kind's name in text forms.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            VisionOp::LayerNorm { .. } => "LayerNorm",
+            VisionOp::Activate(_) => "Activate",
+            VisionOp::FeatureScale => "FeatureScale",
+            VisionOp::Patchify(_) => "Patchify",
+            VisionOp::AddPositions { .. } => "AddPositions",
+            VisionOp::FullAttention(_) => "FullAttention",
+            VisionOp::MergePatches { .. } => "MergePatches",
+            VisionOp::PlaceRows => "PlaceRows",
+            VisionOp::SpliceRows => "SpliceRows",
+        }
+    }
+
+    /// Number of (inputs, outputs, workspaces).
+    #[must_use]
+    pub fn arity(&self) -> (usize, usize, usize) {
+        match self {
+            VisionOp::LayerNorm { .. } | VisionOp::AddPositions { .. } | VisionOp::SpliceRows => {
+                (3, 1, 0)
+            }
+            VisionOp::Activate(_) => (1, 1, 0),
+            VisionOp::FeatureScale
+            | VisionOp::Patchify(_)
+            | VisionOp::MergePatches { .. }
+            | VisionOp::PlaceRows => (2, 1, 0),
+            VisionOp::FullAttention(_) => (3, 1, 1),
+        }
+    }
+
+    /// Features that a grain must be a multiple of.
+    #[must_use]
+    pub fn grain_piece(&self) -> u64 {
+        match self {
+            VisionOp::FullAttention(shape) => u64::from(shape.head_dim),
+            VisionOp::LayerNorm { .. }
+            | VisionOp::Activate(_)
+            | VisionOp::FeatureScale
+            | VisionOp::Patchify(_)
+            | VisionOp::AddPositions { .. }
+            | VisionOp::MergePatches { .. }
+            | VisionOp::PlaceRows
+            | VisionOp::SpliceRows => TILE,
+        }
+    }
+
+    /// Whether readers of the operation's input are cut as it is.
+    #[must_use]
+    pub fn follows_its_input(&self) -> bool {
+        match self {
+            VisionOp::Activate(_)
+            | VisionOp::FeatureScale
+            | VisionOp::AddPositions { .. }
+            | VisionOp::FullAttention(_)
+            | VisionOp::PlaceRows
+            | VisionOp::SpliceRows => true,
+            VisionOp::LayerNorm { .. } | VisionOp::Patchify(_) | VisionOp::MergePatches { .. } => {
+                false
+            }
+        }
+    }
+
+    /// Whether the output may be the first input, changed where it stands.
+    #[must_use]
+    pub fn updates(&self) -> bool {
+        match self {
+            VisionOp::Activate(_)
+            | VisionOp::FeatureScale
+            | VisionOp::AddPositions { .. }
+            | VisionOp::SpliceRows => true,
+            VisionOp::LayerNorm { .. }
+            | VisionOp::Patchify(_)
+            | VisionOp::FullAttention(_)
+            | VisionOp::MergePatches { .. }
+            | VisionOp::PlaceRows => false,
+        }
+    }
+
+    /// In-place pairs (output index, input index) that the kind allows.
+    #[must_use]
+    pub fn may_in_place(&self) -> &'static [(u32, u32)] {
+        match self {
+            // A block of queries is copied before its answers are written.
+            VisionOp::FullAttention(_)
+            | VisionOp::Activate(_)
+            | VisionOp::FeatureScale
+            | VisionOp::AddPositions { .. }
+            | VisionOp::SpliceRows => &[(0, 0)],
+            VisionOp::LayerNorm { .. }
+            | VisionOp::Patchify(_)
+            | VisionOp::MergePatches { .. }
+            | VisionOp::PlaceRows => &[],
+        }
+    }
+
+    /// The split of each operand, in the order of [`crate::contract::accesses`]; `tiles` and
+    /// `values` cut an activation and a vector by the grain.
+    pub(crate) fn splits(&self, tiles: Split, values: Split) -> Vec<Split> {
+        use Split::Whole;
+        let scratch = Split::Even { axis: 0, unit: 1 };
+        match self {
+            VisionOp::LayerNorm { .. } => vec![Whole, Whole, Whole, tiles],
+            VisionOp::Activate(_) => vec![tiles, tiles],
+            VisionOp::FeatureScale => vec![tiles, values, tiles],
+            VisionOp::Patchify(_) => vec![Whole, Whole, tiles],
+            VisionOp::AddPositions { .. } => vec![tiles, Whole, Whole, tiles],
+            VisionOp::FullAttention(_) => vec![tiles, tiles, tiles, tiles, scratch],
+            VisionOp::MergePatches { .. } => vec![Whole, Whole, tiles],
+            VisionOp::PlaceRows => vec![tiles, Whole, tiles],
+            VisionOp::SpliceRows => vec![tiles, tiles, Whole, tiles],
+        }
+    }
+
+    /// Workspace bytes of one shard.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> u64 {
+        match self {
+            VisionOp::FullAttention(shape) => {
+                attention_workspace_bytes(shape.head_dim) + 2 * packed_head_bytes(*shape)
+            }
+            VisionOp::LayerNorm { .. }
+            | VisionOp::Activate(_)
+            | VisionOp::FeatureScale
+            | VisionOp::Patchify(_)
+            | VisionOp::AddPositions { .. }
+            | VisionOp::MergePatches { .. }
+            | VisionOp::PlaceRows
+            | VisionOp::SpliceRows => 0,
+        }
+    }
+}
+
+/// Bytes of the keys, or of the values, of one head as attention reads them: whole blocks of
+/// positions in f32.
+#[must_use]
+pub fn packed_head_bytes(shape: FullAttentionShape) -> u64 {
+    u64::from(shape.positions).next_multiple_of(KV_BLOCK) * u64::from(shape.head_dim) * 4
+}
