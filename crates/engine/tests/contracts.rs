@@ -8,9 +8,11 @@ use dctms_ir::contract::{
 use dctms_ir::limits::{ACTIVATION_BLOCK_BYTES, BLOCK, KV_BLOCK, SEGMENT, TILE};
 use dctms_ir::op::Source;
 use dctms_ir::tensor::kv_row_bytes;
+use dctms_ir::vision::{FullAttentionShape, full_attention_rows_bytes, packed_head_bytes};
 use dctms_ir::{Dtype, Size};
 use dctms_kernels::attention::{
-    Attention, attention_decode_items_max, attention_partial_len, attention_workspace_len,
+    Attention, attention_decode_items_max, attention_full_head_bytes, attention_full_workspace_len,
+    attention_partial_len, attention_workspace_len,
 };
 use dctms_kernels::kv::{KvShape, KvType};
 use dctms_kernels::quantise::ActBlock;
@@ -57,6 +59,13 @@ fn activations_and_attention_agree() {
     assert_eq!(BLOCK, dctms_kernels::limits::BLOCK_COLS as u64);
     assert_eq!(SEGMENT, dctms_kernels::limits::SEGMENT_POSITIONS as u64);
     assert_eq!(KV_BLOCK, dctms_kernels::limits::KV_BLOCK_POSITIONS as u64);
+    for (head_dim, positions) in [(16u32, 1u32), (64, 1024), (256, 1000)] {
+        let shape = FullAttentionShape { heads: 1, head_dim, positions, scale: 1.0 };
+        let floats = attention_full_workspace_len(head_dim as usize) * size_of::<f32>();
+        assert_eq!(full_attention_rows_bytes(shape), floats as u64);
+        let bytes = attention_full_head_bytes(head_dim as usize, positions as usize);
+        assert_eq!(packed_head_bytes(shape), bytes as u64);
+    }
     for head_dim in [16u32, 64, 128, 256] {
         let workspace = attention_workspace_len(head_dim as usize) * size_of::<f32>();
         assert_eq!(attention_workspace_bytes(head_dim), workspace as u64);

@@ -227,3 +227,23 @@ fn true_configurations() {
         }
     }
 }
+
+/// Time of a tile, the best of some runs, and what the plan counts for it.
+#[test]
+#[ignore = "needs the files that scripts/make_vision_fixtures.py --real makes"]
+fn speed_of_the_true_configuration() {
+    let folder = PathBuf::from(std::env::var("DCTMS_VISION_REAL").expect("a directory"));
+    let case = Case::open(&folder, "smolvlm-256m");
+    for file in case.files() {
+        let text = folder.join(case.json["text_file"].as_str().expect("a name"));
+        let mut run = VisionRun::start(&text, &folder.join(file), &setup(&case), &[]);
+        let intermediate = run.plan.envelope.intermediate;
+        let mut best = f64::INFINITY;
+        for _ in 0..6 {
+            let start = std::time::Instant::now();
+            run.encode(&case.rgb, case.grid, 0);
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        println!("{file}: {best:.3} s a tile, {intermediate} bytes of intermediates");
+    }
+}

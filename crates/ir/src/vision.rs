@@ -4,8 +4,8 @@
 //! Believes what `contract` believes: shards take features (whole heads for attention), so that
 //! every slice is contiguous for any number of patches. It must not know models or kernels.
 
-use crate::contract::{Split, attention_workspace_bytes};
-use crate::limits::{KV_BLOCK, TILE};
+use crate::contract::Split;
+use crate::limits::{KV_BLOCK, SEGMENT, TILE};
 use crate::op::Activation;
 
 /// How pixels become patches.
@@ -192,7 +192,7 @@ impl VisionOp {
     pub fn workspace_bytes(&self) -> u64 {
         match self {
             VisionOp::FullAttention(shape) => {
-                attention_workspace_bytes(shape.head_dim) + 2 * packed_head_bytes(*shape)
+                full_attention_rows_bytes(*shape) + 2 * packed_head_bytes(*shape)
             }
             VisionOp::LayerNorm { .. }
             | VisionOp::Activate(_)
@@ -204,6 +204,15 @@ impl VisionOp {
             | VisionOp::SpliceRows => 0,
         }
     }
+}
+
+/// Tokens that meet a segment together.
+pub const FULL_ATTENTION_TOKENS: u64 = 48;
+
+/// Bytes of the queries, scores and sums of the tokens that meet a segment together.
+#[must_use]
+pub fn full_attention_rows_bytes(shape: FullAttentionShape) -> u64 {
+    FULL_ATTENTION_TOKENS * (SEGMENT + 3 * u64::from(shape.head_dim)) * 4
 }
 
 /// Bytes of the keys, or of the values, of one head as attention reads them: whole blocks of

@@ -38,6 +38,8 @@ pub const KV_BLOCK_POSITIONS: usize = 64;
 pub const SEGMENT_POSITIONS: usize = 256;
 /// Query rows (a token and a head each) that attention takes together, at most.
 pub const ATTENTION_ROWS: usize = 6;
+/// Tokens that attention of all over all takes together: four groups of the float product.
+pub const FULL_ATTENTION_TOKENS: usize = 48;
 
 const _: () = {
     assert!(SEGMENT_POSITIONS.is_multiple_of(KV_BLOCK_POSITIONS));

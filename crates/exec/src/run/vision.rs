@@ -1,7 +1,7 @@
 //! The tasks of an image encoder: places made into slices, and the kernel called. What makes the
 //! slices safe stands in the note of the parent file.
 
-use dctms_ir::contract::attention_workspace_bytes;
+use dctms_ir::vision::full_attention_rows_bytes;
 use dctms_kernels::attention::{FullWorkspace, attention_full, attention_full_head_bytes};
 use dctms_kernels::elementwise::{activate, feature_scale};
 use dctms_kernels::norm::{NormInput, layer_norm};
@@ -51,7 +51,7 @@ pub(super) fn execute(body: &VisionBody, tokens: usize, context: &Context<'_>) {
             | VisionBody::SpliceRows { .. } => rearrange(body, tokens, context),
             VisionBody::FullAttention { shape, q, k, v, out, workspace } => {
                 let head_dim = shape.head_dim as usize;
-                let rows = attention_workspace_bytes(shape.head_dim) as usize;
+                let rows = full_attention_rows_bytes(*shape) as usize;
                 let bytes = attention_full_head_bytes(head_dim, tokens);
                 let workspace = FullWorkspace {
                     rows: memory.floats_mut(workspace.part(0, rows)),

@@ -1,16 +1,23 @@
 //! Attention of every token over all tokens of the step: an image encoder's.
 //!
 //! The arithmetic is the module's, with all positions visible to everyone: segments of 256
-//! positions, merged in increasing order. There is no cache; each head's keys and values are
-//! copied into the workspace as a cache would hold them (sixteen positions side by side), and no
-//! buffer grows with the square of the tokens.
+//! positions, merged in increasing order. There is no cache, and no buffer grows with the square
+//! of the tokens.
+//!
+//! **Shape of the work.** Both halves are products that the matmul already knows. Keys are packed
+//! so that sixteen positions are the rows of a weight tile and the head's dimensions its columns:
+//! times queries they give scores, positions across lanes. Values are packed so that sixteen
+//! dimensions are the rows and the positions of a segment the columns: times the weights, as the
+//! softmax leaves them, they give weighted sums. Some tokens pass at once, so that scores of a
+//! segment stay near.
 
-use super::block::{Ahead, Cache, Merge, Running, Workspace, rows_max, segment, segments};
-use super::{Attention, attention_workspace_len};
+use super::{HEAD_DIM_MAX, SEGMENT_POSITIONS};
+use crate::exp::{exp, exp_nonpositive};
 use crate::isa::Isa;
-use crate::kv::{KvShape, KvType};
-use crate::limits::{ATTENTION_ROWS, KV_BLOCK_POSITIONS};
-use crate::simd::{LANES, Operand, Tile, dispatch, tiles, tiles_mut};
+use crate::limits::{FULL_ATTENTION_TOKENS, KV_BLOCK_POSITIONS};
+use crate::matmul::{Epilogue, matmul_float};
+use crate::packed::{PackedKind, PackedTiles};
+use crate::simd::{Kernel, LANES, Operand, Simd, Tile, dispatch, tiles, tiles_mut};
 
 /// Bytes of the keys, or of the values, of one head of `tokens` tokens in the workspace.
 #[must_use]
@@ -18,10 +25,16 @@ pub const fn attention_full_head_bytes(head_dim: usize, tokens: usize) -> usize 
     tokens.next_multiple_of(KV_BLOCK_POSITIONS) * head_dim * 4
 }
 
+/// Floats of the workspace: queries, scores, a segment's sums and the merged ones of some tokens.
+#[must_use]
+pub const fn attention_full_workspace_len(head_dim: usize) -> usize {
+    FULL_ATTENTION_TOKENS * (SEGMENT_POSITIONS + 3 * head_dim)
+}
+
 /// Scratch of a call.
 #[derive(Debug)]
 pub struct FullWorkspace<'a> {
-    /// [`attention_workspace_len`] floats.
+    /// [`attention_full_workspace_len`] floats.
     pub rows: &'a mut [f32],
     /// [`attention_full_head_bytes`] bytes.
     pub keys: &'a mut [u8],
@@ -32,7 +45,7 @@ pub struct FullWorkspace<'a> {
 /// Attention of a run of heads; queries, keys, values and `out` are their tile-major slices,
 /// `[heads][head_dim/16][tokens][16]`. The queries may be the output's bytes.
 ///
-/// Panics unless the lengths agree.
+/// Panics unless the lengths agree and a head is a multiple of 16 features, at most 256.
 #[expect(clippy::too_many_arguments, reason = "operands are told apart by name, not by a struct")]
 pub fn attention_full(
     isa: Isa,
@@ -44,75 +57,200 @@ pub fn attention_full(
     workspace: FullWorkspace<'_>,
     out: &mut [f32],
 ) {
+    let is_head = head_dim.is_multiple_of(LANES) && (LANES..=HEAD_DIM_MAX).contains(&head_dim);
+    assert!(is_head, "head of {head_dim} features");
     let head_len = head_dim * tokens;
     assert!(head_len > 0 && out.len().is_multiple_of(head_len), "whole heads");
     assert_eq!((k.len(), v.len()), (out.len(), out.len()), "elements of keys and values");
-    let capacity = tokens.next_multiple_of(KV_BLOCK_POSITIONS);
-    let kv = KvShape { kind: KvType::F32, heads: 1, slots: 1, capacity, head_dim };
-    let shape = Attention { kv, heads: 1, scale, soft_cap: None };
-    shape.assert_valid();
     let bytes = attention_full_head_bytes(head_dim, tokens);
     let FullWorkspace { rows, keys, values } = workspace;
-    assert!(rows.len() >= attention_workspace_len(head_dim), "the workspace is too small");
     let (keys, values) = (&mut keys[..bytes], &mut values[..bytes]);
-    let (k, v) = (tiles(k), tiles(v));
-    let out = tiles_mut(out);
+    let rows = &mut rows[..attention_full_workspace_len(head_dim)];
+    let (k, v, out) = (tiles(k), tiles(v), tiles_mut(out));
     let q = q.tiles(out.len());
-    let mut rows = Workspace::new(&shape, rows);
     let head_tiles = head_len / LANES;
     for head in 0..out.len() / head_tiles {
         let part = head * head_tiles..(head + 1) * head_tiles;
         pack_keys(&k[part.clone()], tokens, head_dim, keys);
         pack_values(&v[part.clone()], tokens, head_dim, values);
-        let mut work = Head {
-            isa,
-            shape: &shape,
-            tokens,
-            q: q.map(|q| &q[part.clone()]),
-            cache: Cache { shape: &kv, keys, values },
-            rows: &mut rows,
-            out: &mut out[part],
-        };
-        let rows = rows_max(isa);
-        (0..tokens).step_by(rows).for_each(|first| work.attend(first, rows.min(tokens - first)));
+        let shape = Shape { isa, head_dim, scale, tokens };
+        let mut work =
+            Head { shape, keys, values, q: q.map(|q| &q[part.clone()]), out: &mut out[part] };
+        for first in (0..tokens).step_by(FULL_ATTENTION_TOKENS) {
+            work.attend(first, FULL_ATTENTION_TOKENS.min(tokens - first), rows);
+        }
     }
 }
 
-/// One head.
-struct Head<'a, 'w> {
+#[derive(Clone, Copy)]
+struct Shape {
     isa: Isa,
-    shape: &'a Attention,
+    head_dim: usize,
+    scale: f32,
     tokens: usize,
+}
+
+/// One head.
+struct Head<'a> {
+    shape: Shape,
+    keys: &'a [u8],
+    values: &'a [u8],
     q: Option<&'a [Tile]>,
-    cache: Cache<'a>,
-    rows: &'a mut Workspace<'w>,
     out: &'a mut [Tile],
 }
 
-impl Head<'_, '_> {
-    /// Rows `first..first + count`.
-    fn attend(&mut self, first: usize, count: usize) {
-        let Self { isa, shape, tokens, q, cache, rows, out } = self;
-        let head_tiles = shape.head_tiles();
-        for tile in 0..head_tiles {
-            let from = tile * *tokens + first;
-            let q = q.unwrap_or(out);
-            rows.q[tile * count..][..count].copy_from_slice(&q[from..][..count]);
+impl Head<'_> {
+    /// Tokens `first..first + count` against all segments.
+    fn attend(&mut self, first: usize, count: usize, rows: &mut [f32]) {
+        let Shape { isa, head_dim, scale, tokens } = self.shape;
+        let head_tiles = head_dim / LANES;
+        let (q, rest) = rows.split_at_mut(head_dim * count);
+        let (part, rest) = rest.split_at_mut(head_dim * count);
+        let (o, rest) = rest.split_at_mut(head_dim * count);
+        for (tile, to) in tiles_mut(q).chunks_exact_mut(count).enumerate() {
+            let from = self.q.unwrap_or(self.out);
+            to.copy_from_slice(&from[tile * tokens + first..][..count]);
         }
-        let all = 0..*tokens;
-        let visible =
-            [const { 0..0 }; ATTENTION_ROWS].map(|_: core::ops::Range<usize>| all.clone());
-        let (visible, cache) = (&visible[..count], cache.of(0, 0));
         let mut running = Running::new();
-        for index in segments(visible) {
-            let next = segment(*isa, shape, visible, index, cache, Ahead::default(), rows);
-            let (part, o) = (&*rows.part, &mut *rows.o);
-            dispatch(*isa, Merge { running: &mut running, next, part, o, head_tiles });
+        for start in (0..tokens).step_by(SEGMENT_POSITIONS) {
+            let positions = SEGMENT_POSITIONS.min(tokens - start);
+            let groups = positions.div_ceil(LANES);
+            let scores = &mut rest[..groups * LANES * count];
+            let keys = &self.keys[start * head_dim * 4..][..groups * LANES * head_dim * 4];
+            let keys = PackedTiles::new(PackedKind::F32, head_dim, keys);
+            matmul_float(isa, keys, q, count, Epilogue::Store, scores);
+            let softmax = Softmax {
+                scale,
+                positions,
+                count,
+                scores: tiles_mut(scores),
+                running: &mut running,
+            };
+            dispatch(isa, softmax);
+            let values = &self.values[start * head_dim * 4..][..positions * head_dim * 4];
+            let values = PackedTiles::new(PackedKind::F32, positions, values);
+            let sums = if start == 0 { &mut *o } else { &mut *part };
+            matmul_float(isa, values, scores, count, Epilogue::Store, sums);
+            if start > 0 {
+                let (part, o) = (tiles(part), tiles_mut(o));
+                dispatch(isa, Merge { count, running: &running, part, o });
+            }
         }
-        for tile in 0..head_tiles {
-            for row in 0..count {
-                let answer = running.finish(row, &rows.o[row * head_tiles + tile]);
-                out[tile * *tokens + first + row] = answer;
+        let inverse = running.l.map(|l| 1.0 / l);
+        for (tile, o) in tiles(o).chunks_exact(count).enumerate().take(head_tiles) {
+            let out = &mut self.out[tile * tokens + first..][..count];
+            for ((out, o), factor) in out.iter_mut().zip(o).zip(inverse) {
+                *out = o.map(|o| o * factor);
+            }
+        }
+    }
+}
+
+/// Tokens in whole vectors.
+const ROOM: usize = FULL_ATTENTION_TOKENS.next_multiple_of(LANES);
+
+/// Of each token the maximum and the sum of all segments so far, and how the last merge weighs
+/// what was before it and the segment.
+struct Running {
+    m: [f32; ROOM],
+    l: [f32; ROOM],
+    before: [f32; ROOM],
+    segment: [f32; ROOM],
+    is_first: bool,
+}
+
+impl Running {
+    const fn new() -> Self {
+        let zero = [0.0; ROOM];
+        Self { m: zero, l: zero, before: zero, segment: zero, is_first: true }
+    }
+}
+
+/// Turns the scores of a segment, `[group][token][16 positions]`, into weights, and merges their
+/// maxima and sums.
+struct Softmax<'a> {
+    scale: f32,
+    positions: usize,
+    count: usize,
+    scores: &'a mut [Tile],
+    running: &'a mut Running,
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { scale, positions, count, scores, running } = self;
+        let (mut maxima, mut sums) = ([0.0; ROOM], [0.0; ROOM]);
+        let none = s.splat(f32::NEG_INFINITY);
+        // Lanes of the last group that are positions: the others are at −∞ and weigh nothing.
+        let last = positions - (positions - 1) / LANES * LANES;
+        let seen = s.mask_from_bits(((1u32 << last) - 1) as u16);
+        let groups = positions.div_ceil(LANES);
+        for token in 0..count {
+            let mut largest = none;
+            for group in 0..groups {
+                let score = &mut scores[group * count + token];
+                let scaled = s.mul(s.load(score), s.splat(scale));
+                let scaled =
+                    if group + 1 == groups { s.select(seen, scaled, none) } else { scaled };
+                largest = s.max(scaled, largest);
+                s.store(scaled, score);
+            }
+            let m = s.reduce_max(largest);
+            let mut sum = s.splat(0.0);
+            for group in 0..groups {
+                let score = &mut scores[group * count + token];
+                let weight = exp_nonpositive(s, s.sub(s.load(score), s.splat(m)));
+                sum = s.add(sum, weight);
+                s.store(weight, score);
+            }
+            (maxima[token], sums[token]) = (m, s.reduce_add(sum));
+        }
+        if running.is_first {
+            (running.m, running.l, running.is_first) = (maxima, sums, false);
+            return;
+        }
+        let rooms = maxima.as_chunks::<LANES>().0.iter().zip(sums.as_chunks::<LANES>().0);
+        for (index, (next_m, next_l)) in rooms.enumerate() {
+            let at = index * LANES;
+            let tile =
+                |x: &[f32; ROOM]| -> Tile { *x[at..].first_chunk().expect("a whole vector") };
+            let (m, next_m) = (s.load(&tile(&running.m)), s.load(next_m));
+            let (l, next_l) = (s.load(&tile(&running.l)), s.load(next_l));
+            let largest = s.max(m, next_m);
+            let before = exp(s, s.sub(m, largest));
+            let segment = exp(s, s.sub(next_m, largest));
+            let store = |value: S::F, x: &mut [f32; ROOM]| {
+                s.store(value, x[at..].first_chunk_mut().expect("a whole vector"));
+            };
+            store(largest, &mut running.m);
+            store(s.fma(l, before, s.mul(next_l, segment)), &mut running.l);
+            store(before, &mut running.before);
+            store(segment, &mut running.segment);
+        }
+    }
+}
+
+/// Merges a segment's sums `part` into `o`, both `[tile][token]`.
+struct Merge<'a> {
+    count: usize,
+    running: &'a Running,
+    part: &'a [Tile],
+    o: &'a mut [Tile],
+}
+
+impl Kernel for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { count, running, part, o } = self;
+        for (part, o) in part.chunks_exact(count).zip(o.chunks_exact_mut(count)) {
+            for (token, (part, o)) in part.iter().zip(o).enumerate() {
+                let scaled = s.mul(s.load(part), s.splat(running.segment[token]));
+                s.store(s.fma(s.load(o), s.splat(running.before[token]), scaled), o);
             }
         }
     }
@@ -131,11 +269,14 @@ fn pack_keys(k: &[Tile], tokens: usize, head_dim: usize, keys: &mut [u8]) {
     }
 }
 
-/// Values as rows `[tokens][head_dim]`; rows past the last token are 0.
+/// Values segment by segment, `[head_dim/16][positions][16]`.
 fn pack_values(v: &[Tile], tokens: usize, head_dim: usize, values: &mut [u8]) {
-    for (token, row) in values.chunks_exact_mut(head_dim * 4).enumerate() {
-        for (tile, to) in row.chunks_exact_mut(LANES * 4).enumerate() {
-            let from = if token < tokens { v[tile * tokens + token] } else { [0.0; LANES] };
+    for start in (0..tokens).step_by(SEGMENT_POSITIONS) {
+        let positions = SEGMENT_POSITIONS.min(tokens - start);
+        let values = &mut values[start * head_dim * 4..][..positions * head_dim * 4];
+        for (tile, to) in values.chunks_exact_mut(positions * LANES * 4).enumerate() {
+            let from = &v[tile * tokens + start..][..positions];
+            let from = from.as_flattened().iter();
             for (to, value) in to.as_chunks_mut::<4>().0.iter_mut().zip(from) {
                 *to = value.to_le_bytes();
             }
@@ -178,7 +319,7 @@ mod tests {
                     let q = &q_tiles[part.clone()];
                     let q = if in_place { Operand::InPlace } else { Operand::At(q) };
                     let workspace = FullWorkspace {
-                        rows: &mut vec![f32::NAN; attention_workspace_len(head_dim)],
+                        rows: &mut vec![f32::NAN; attention_full_workspace_len(head_dim)],
                         keys: &mut vec![0xFF; bytes],
                         values: &mut vec![0xFF; bytes],
                     };

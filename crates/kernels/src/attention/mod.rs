@@ -32,11 +32,13 @@ pub use decode::{
     attention_decode_partial, attention_decode_split, attention_partial_len,
 };
 
-pub use full::{FullWorkspace, attention_full, attention_full_head_bytes};
+pub use full::{
+    FullWorkspace, attention_full, attention_full_head_bytes, attention_full_workspace_len,
+};
 
 use crate::isa::Isa;
 use crate::kv::{KvPlaces, KvShape};
-use crate::limits::{ATTENTION_ROWS, SEGMENT_POSITIONS};
+use crate::limits::{ATTENTION_ROWS, HEAD_DIM_MAX, SEGMENT_POSITIONS};
 use crate::simd::{LANES, Tile, dispatch, tiles, tiles_mut};
 use block::{Ahead, Cache, Merge, Running, Workspace, rows_max};
 use core::ops::Range;

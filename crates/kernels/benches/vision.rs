@@ -1,0 +1,189 @@
+//! How fast an image encoder's kernels are on one core: the parts of SigLIP-B at 512².
+//!
+//! `cargo bench -p dctms-kernels --bench vision [-- --isa NAME]`. Each piece takes a millisecond or
+//! two, and the best of many runs counts, so that a busy machine still gives its figure. Products
+//! and attention are given as a share of the core's own peak of fused multiply-adds.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use dctms_kernels::attention::{
+    FullWorkspace, attention_full, attention_full_head_bytes, attention_full_workspace_len,
+};
+use dctms_kernels::elementwise::{Gate, activate, add, bias_add};
+use dctms_kernels::isa::Isa;
+use dctms_kernels::matmul::{Epilogue, matmul_float};
+use dctms_kernels::norm::{NormInput, layer_norm};
+use dctms_kernels::packed::{PackedKind, PackedTiles};
+use dctms_kernels::random::SplitMix64;
+use dctms_kernels::simd::{Kernel, Operand, Simd, dispatch};
+use dctms_kernels::vision::{Grid, Patches, add_positions, merge_patches, patchify};
+
+const TOKENS: usize = 1024;
+const WIDTH: usize = 768;
+const RUNS: usize = 60;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut isa = Isa::detect_best();
+    while let Some(argument) = arguments.next() {
+        assert_eq!(argument, "--isa", "the one option");
+        let name = arguments.next().expect("--isa NAME");
+        isa = Isa::from_name(&name).expect("an instruction set of this processor");
+    }
+    let peak = fma_peak(isa);
+    println!("{}: fused multiply-add peak {:.1} GFLOP/s, one core", isa.name(), peak / 1e9);
+    products(isa, peak);
+    attention(isa, peak);
+    passes(isa);
+}
+
+fn best(mut run: impl FnMut()) -> f64 {
+    let time = |run: &mut dyn FnMut()| {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_secs_f64()
+    };
+    (0..RUNS).map(|_| time(&mut run)).fold(f64::INFINITY, f64::min)
+}
+
+fn floats(random: &mut SplitMix64, len: usize) -> Vec<f32> {
+    (0..len).map(|_| (random.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
+}
+
+fn products(isa: Isa, peak: f64) {
+    let mut random = SplitMix64::new(1);
+    for (kind, rows, cols) in [
+        (PackedKind::F32, 64, WIDTH),
+        (PackedKind::F16, 64, WIDTH),
+        (PackedKind::BF16, 64, WIDTH),
+        (PackedKind::F16, 32, 4 * WIDTH),
+        (PackedKind::F16, 32, 4 * WIDTH + 12),
+        (PackedKind::Q8_0, 64, WIDTH),
+    ] {
+        let bytes = rows / 16 * kind.tile_bytes(cols).expect("whole blocks");
+        // Small bytes are small numbers of every kind.
+        let packed: Vec<u8> = (0..bytes).map(|_| (random.bits() % 48) as u8).collect();
+        let weights = PackedTiles::new(kind, cols, &packed);
+        let x = floats(&mut random, cols.next_multiple_of(16) * TOKENS);
+        let mut y = vec![0.0; rows * TOKENS];
+        let seconds = best(|| matmul_float(isa, weights, &x, TOKENS, Epilogue::Store, &mut y));
+        let rate = (2 * rows * cols * TOKENS) as f64 / seconds;
+        println!(
+            "{kind:?} {rows}x{cols}, {TOKENS} tokens: {:.1} GFLOP/s, {:.0} % of the peak",
+            rate / 1e9,
+            100.0 * rate / peak
+        );
+        black_box(&y);
+    }
+}
+
+fn attention(isa: Isa, peak: f64) {
+    let mut random = SplitMix64::new(2);
+    let head_dim = 64;
+    let [q, k, v] = [(); 3].map(|()| floats(&mut random, head_dim * TOKENS));
+    let bytes = attention_full_head_bytes(head_dim, TOKENS);
+    let mut rows = vec![0.0; attention_full_workspace_len(head_dim)];
+    let [mut keys, mut values] = [(); 2].map(|()| vec![0; bytes]);
+    let mut out = vec![0.0; head_dim * TOKENS];
+    let seconds = best(|| {
+        let workspace = FullWorkspace { rows: &mut rows, keys: &mut keys, values: &mut values };
+        let q = Operand::At(&q);
+        attention_full(isa, (head_dim, 0.125), TOKENS, q, &k, &v, workspace, &mut out);
+    });
+    let rate = (4 * TOKENS * TOKENS * head_dim) as f64 / seconds;
+    println!(
+        "attention, a head of {head_dim}, {TOKENS} tokens: {:.1} GFLOP/s, {:.0} % of the peak",
+        rate / 1e9,
+        100.0 * rate / peak
+    );
+}
+
+fn passes(isa: Isa) {
+    let mut random = SplitMix64::new(3);
+    let x = floats(&mut random, WIDTH * TOKENS);
+    let vector = floats(&mut random, WIDTH);
+    let mut out = vec![0.0; WIDTH * TOKENS];
+    let say = |what: &str, seconds: f64| println!("{what}: {:.2} ms", seconds * 1e3);
+    let half = WIDTH / 2 * TOKENS;
+    say(
+        "layer norm, half of the features",
+        best(|| {
+            let input =
+                NormInput { x: &x, weight: &vector, epsilon: 1e-6, tokens: TOKENS, tiles: 0..24 };
+            layer_norm(isa, input, &vector, &mut out[..half]);
+        }),
+    );
+    say(
+        "bias, half of the features",
+        best(|| {
+            bias_add(isa, Operand::InPlace, &vector[..WIDTH / 2], TOKENS, &mut out[..half]);
+        }),
+    );
+    say(
+        "sum, half of the features",
+        best(|| {
+            add(isa, Operand::InPlace, &x[..half], &mut out[..half]);
+        }),
+    );
+    for (name, gate) in [("tanh", Gate::GeluTanh), ("erf", Gate::GeluErf)] {
+        say(
+            &format!("GELU ({name}), half of the features"),
+            best(|| {
+                activate(isa, gate, Operand::At(&x[..half]), &mut out[..half]);
+            }),
+        );
+    }
+    let grid = Grid { rows: 32, columns: 32 };
+    let patches = Patches { grid, side: 16, mean: [0.5; 3], deviation: [0.5; 3] };
+    let pixels: Vec<u8> = (0..patches.pixel_bytes()).map(|i| i as u8).collect();
+    say(
+        "patches, half of the features",
+        best(|| {
+            patchify(&pixels, &patches, 0..24, &mut out[..half]);
+        }),
+    );
+    let table: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let table = PackedTiles::new(PackedKind::F32, WIDTH, &table);
+    say(
+        "positions, half of the features",
+        best(|| {
+            add_positions(Operand::InPlace, table, 32, grid, 0..24, &mut out[..half]);
+        }),
+    );
+    say(
+        "squares of patches, half of the features",
+        best(|| {
+            merge_patches(&x, grid, 4, 0..384, &mut out[..half]);
+        }),
+    );
+}
+
+/// Ten independent chains of multiply-adds.
+struct Chains {
+    rounds: usize,
+}
+
+impl Kernel for Chains {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let mut chains = [s.splat(1.0); 12];
+        let (a, b) = (s.splat(black_box(0.999)), s.splat(black_box(0.001)));
+        for _ in 0..self.rounds {
+            for chain in &mut chains {
+                *chain = s.fma(*chain, a, b);
+            }
+        }
+        chains.iter().map(|chain| s.reduce_add(*chain)).sum()
+    }
+}
+
+fn fma_peak(isa: Isa) -> f64 {
+    let rounds = 200_000;
+    let seconds = best(|| {
+        black_box(dispatch(isa, Chains { rounds }));
+    });
+    (2 * 16 * 12 * rounds) as f64 / seconds
+}
