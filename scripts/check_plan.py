@@ -39,6 +39,7 @@ class Checker:
         self.lasting_reads()
         for name, phase in self.phases.items():
             self.phase(name, phase, orders[name])
+        self.overlaps()
         self.states()
         self.witness(orders)
         self.colouring()
@@ -288,6 +289,34 @@ class Checker:
                 if not before[other] >> task & 1:
                     return False
         return True
+
+    def touched(self, name):
+        """For each tensor that a phase touches, whether it writes it."""
+        result = {}
+        for op in self.phases[name]["ops"]:
+            for access in op["access"]:
+                id = access["tensor"]
+                result[id] = result.get(id, False) or access["mode"] != "read"
+        return result
+
+    def overlaps(self):
+        """Tasks of phases that may run at once are ordered by nothing: R2 without exception."""
+        for one, other in self.plan["flow"].get("overlap", []):
+            first, second = self.touched(one), self.touched(other)
+            spans = [
+                (self.tensors[id]["offset"], self.tensors[id]["bytes"], id, side, writes)
+                for side, touched in enumerate((first, second))
+                for id, writes in touched.items()
+                if self.tensors[id]["bytes"] > 0
+            ]
+            open_spans = []
+            for offset, size, id, side, writes in sorted(spans):
+                open_spans = [span for span in open_spans if span[0] > offset]
+                for _, other_id, other_side, other_writes in open_spans:
+                    if side != other_side and (writes or other_writes):
+                        names = f"{self.tensors[id]['name']} and {self.tensors[other_id]['name']}"
+                        self.bad("R2", f"{one} beside {other}: {names} share bytes")
+                open_spans.append((offset + size, id, side, writes))
 
     def in_place(self, name, phase):
         for op in phase["ops"]:

@@ -2,8 +2,8 @@
 //!
 //! Each advice changes as little as it can, and was planned; what cannot help is not named.
 
-use dctms_engine::planning::{self, PlanSettings};
-use dctms_engine::{EngineError, Model};
+use dctms_engine::EngineError;
+use dctms_engine::planning::{self, PlanSettings, Resident};
 use dctms_ir::Dtype;
 use dctms_ir::plan::{Bounds, Envelope, Plan};
 
@@ -29,7 +29,7 @@ pub fn refusal(envelope: &Envelope, source: &str, advice: &[Advice]) -> String {
         grouped(short),
     );
     if advice.is_empty() {
-        text.push_str("\nno setting of this model fits: it needs more memory or fewer weights");
+        text.push_str("\nno setting fits: it needs more memory or fewer weights");
         return text;
     }
     text.push_str("\nany one of these lines fits:\n");
@@ -44,7 +44,7 @@ pub fn refusal(envelope: &Envelope, source: &str, advice: &[Advice]) -> String {
 /// What would fit into `budget_bytes`, `plan` being too large.
 #[must_use]
 pub fn advise(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     plan: &Plan,
     budget_bytes: u64,
@@ -55,7 +55,7 @@ pub fn advise(
         return Vec::new();
     }
     let bounds = &plan.bounds;
-    let wish = Wish { model, settings, bounds, budget_bytes };
+    let wish = Wish { resident, settings, bounds, budget_bytes };
     let single = [wish.context(), wish.kv_type(), wish.chunk(), wish.sequences()];
     let advice: Vec<Advice> = single.into_iter().flatten().collect();
     match advice.is_empty() {
@@ -65,7 +65,7 @@ pub fn advise(
 }
 
 struct Wish<'a> {
-    model: &'a Model,
+    resident: &'a dyn Resident,
     settings: &'a PlanSettings,
     bounds: &'a Bounds,
     budget_bytes: u64,
@@ -74,7 +74,7 @@ struct Wish<'a> {
 impl Wish<'_> {
     /// M_max with other bounds; nothing when they make no plan.
     fn total(&self, bounds: &Bounds) -> Option<u64> {
-        let plan = planning::plan_unverified(self.model, self.settings, bounds).ok()?;
+        let plan = planning::plan_unverified(self.resident, self.settings, bounds).ok()?;
         Some(plan.envelope.total)
     }
 
@@ -91,7 +91,7 @@ impl Wish<'_> {
 
     fn fit(&self, settings: &PlanSettings, output: u64) -> Result<Bounds, EngineError> {
         let settings = PlanSettings { max_output_tokens: Some(output), ..settings.clone() };
-        planning::fit(self.model, &settings, self.budget_bytes)
+        planning::fit(self.resident, &settings, self.budget_bytes)
     }
 
     /// The widest smaller type of keys and values that fits.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use dctms_engine::planning::{self, PlanSettings};
-use dctms_engine::{Class, EngineError, Model};
+use dctms_engine::planning::{self, PlanSettings, Resident};
+use dctms_engine::{Class, EngineError};
 use dctms_ir::plan::{Bounds, Plan};
 
 use crate::show::grouped;
@@ -80,33 +80,33 @@ pub enum Wish {
 /// # Errors
 /// Any defect of the model; class `OverBound` when the bounds pass its context.
 pub fn choose(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     given: &BTreeSet<String>,
     wish: Wish,
 ) -> Result<(Choice, Plan), EngineError> {
     let choice = match wish {
-        Wish::Fit(budget) => match fitted(model, settings, given, budget) {
+        Wish::Fit(budget) => match fitted(resident, settings, given, budget) {
             Err(error) if error.class == Class::DoesNotFit => {
-                least(model, settings, given, budget)?
+                least(resident, settings, given, budget)?
             }
             other => other?,
         },
         Wish::Asked => {
-            let bounds = planning::resolve_bounds(model, settings, None)?;
-            reasons(model, settings, given, bounds)
+            let bounds = planning::resolve_bounds(resident, settings, None)?;
+            reasons(resident, settings, given, bounds)
         }
     };
-    let plan = planning::plan_unverified(model, settings, &choice.bounds)?;
+    let plan = planning::plan_unverified(resident, settings, &choice.bounds)?;
     if plan.envelope.fits() || wish != Wish::Asked || given.contains("max-input") {
         return Ok((choice, plan));
     }
     // An input bound that nobody asked for shrinks to what fits, if anything does.
     let output = Some(choice.bounds.max_output_tokens);
     let settings = PlanSettings { max_output_tokens: output, ..settings.clone() };
-    match fitted(model, &settings, given, settings.machine.memory_bytes) {
+    match fitted(resident, &settings, given, settings.machine.memory_bytes) {
         Ok(choice) => {
-            let plan = planning::plan_unverified(model, &settings, &choice.bounds)?;
+            let plan = planning::plan_unverified(resident, &settings, &choice.bounds)?;
             Ok((choice, plan))
         }
         Err(_) => Ok((choice, plan)),
@@ -115,40 +115,40 @@ pub fn choose(
 
 /// The largest context that fits into `budget` bytes.
 fn fitted(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     given: &BTreeSet<String>,
     budget: u64,
 ) -> Result<Choice, EngineError> {
-    let bounds = planning::fit(model, settings, budget)?;
-    let context = model.config.context;
+    let bounds = planning::fit(resident, settings, budget)?;
+    let context = planning::context(resident);
     let full = bounds.max_input_tokens + bounds.max_output_tokens >= context;
     let input = if full { Why::ModelContext(context) } else { Why::Memory(budget) };
-    Ok(Choice { input, ..reasons(model, settings, given, bounds) })
+    Ok(Choice { input, ..reasons(resident, settings, given, bounds) })
 }
 
 /// The smallest context, where not even that fits into `budget` bytes.
 fn least(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     given: &BTreeSet<String>,
     budget: u64,
 ) -> Result<Choice, EngineError> {
     let least = PlanSettings { max_input_tokens: Some(1), ..settings.clone() };
-    let bounds = planning::resolve_bounds(model, &least, None)?;
+    let bounds = planning::resolve_bounds(resident, &least, None)?;
     let input = Why::NothingFits(budget);
-    Ok(Choice { input, ..reasons(model, settings, given, bounds) })
+    Ok(Choice { input, ..reasons(resident, settings, given, bounds) })
 }
 
 fn reasons(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     given: &BTreeSet<String>,
     bounds: Bounds,
 ) -> Choice {
     let plain = |name: &str| if given.contains(name) { Why::Given } else { Why::Default };
     let capped = |name: &str, value: u64, default: u64| match plain(name) {
-        Why::Default if value < default => Why::ModelContext(model.config.context),
+        Why::Default if value < default => Why::ModelContext(planning::context(resident)),
         why => why,
     };
     let input = bounds.max_input_tokens;

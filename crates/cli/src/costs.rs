@@ -3,8 +3,7 @@
 //! Sizes grow in steps (cache blocks of 64 positions, attention segments of 256, pages), so each
 //! figure is the mean over a stated number of units: what a user pays when he moves the bound.
 
-use dctms_engine::Model;
-use dctms_engine::planning::{PlanSettings, plan_unverified};
+use dctms_engine::planning::{PlanSettings, Resident, plan_unverified};
 use dctms_ir::limits::SEGMENT;
 use dctms_ir::plan::{Bounds, Envelope};
 
@@ -42,14 +41,14 @@ pub struct Prices {
 /// Computes the prices. `more_lanes` are the settings of a machine with one lane more.
 #[must_use]
 pub fn prices(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     more_lanes: Option<&PlanSettings>,
     bounds: &Bounds,
     envelope: &Envelope,
 ) -> Prices {
     let price = |settings: &PlanSettings, bounds: &Bounds, units: u64| {
-        let plan = plan_unverified(model, settings, bounds).ok()?;
+        let plan = plan_unverified(resident, settings, bounds).ok()?;
         let bytes = i128::from(plan.envelope.total) - i128::from(envelope.total);
         Some(Price { bytes, units })
     };

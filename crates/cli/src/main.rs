@@ -16,6 +16,7 @@ mod report;
 mod room;
 mod show;
 mod table;
+mod together;
 
 use dctms_system::heap::{BoundedHeap, HeapConfig};
 use dctms_system::output::ignore_broken_pipe_signal;

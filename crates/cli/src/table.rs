@@ -3,12 +3,14 @@
 //! Every figure is the plan's own; the lines of the envelope add up to M_max as printed. The text
 //! depends on the plan, the reasons of its bounds and the prices alone.
 
+use dctms_ir::join::label;
 use dctms_ir::plan::Envelope;
 use dctms_ir::{Plan, Residence};
 
 use crate::choice::Choice;
 use crate::costs::{Price, Prices};
 use crate::show::{Align, Columns, grouped, mebibytes, printable, ratio};
+use crate::together;
 
 /// What is shown beside the plan itself.
 pub struct Shown<'a> {
@@ -18,6 +20,8 @@ pub struct Shown<'a> {
     pub choice: &'a Choice,
     /// What one more of each would cost.
     pub prices: &'a Prices,
+    /// The envelope of each model in a process of its own; empty for a single model.
+    pub alone: &'a [Envelope],
 }
 
 /// The whole table.
@@ -27,6 +31,9 @@ pub fn text(shown: &Shown<'_>) -> String {
     let mut out = heading(plan);
     section(&mut out, "bounds", &bounds(shown));
     section(&mut out, "envelope", &envelope(plan));
+    if !shown.alone.is_empty() {
+        section(&mut out, &together::title(plan), &together::text(plan, shown.alone));
+    }
     section(&mut out, "arena", &arena(plan));
     section(&mut out, &format!("tensors of one pass ({})", main_phase(plan)), &summary(plan));
     section(&mut out, "what one more costs", &prices(shown.prices));
@@ -116,13 +123,15 @@ fn section(out: &mut String, title: &str, lines: &str) {
 
 fn heading(plan: &Plan) -> String {
     let mut out = String::new();
-    for model in &plan.program.models {
+    let several = plan.program.models.len() > 1;
+    for (index, model) in plan.program.models.iter().enumerate() {
+        let label = if several { format!("{} = ", label(index)) } else { String::new() };
         let state = match model.file_complete {
             true => "file complete",
             false => "file incomplete (its header is whole: it can be planned, not run)",
         };
         out.push_str(&format!(
-            "{}: {}, {} parameters, {state}\n",
+            "{label}{}: {}, {} parameters, {state}\n",
             printable(&model.file),
             printable(&model.architecture),
             grouped(model.parameters),
@@ -175,7 +184,12 @@ fn arena(plan: &Plan) -> String {
     ] {
         columns.row([name.to_string(), grouped(bytes), grouped(peak), ratio(bytes, peak)]);
     }
-    columns.lines(2)
+    let mut lines = columns.lines(2);
+    if !plan.program.flow.overlap.is_empty() {
+        lines
+            .push_str("  (the live peak is of one step: steps that may run together need a sum)\n");
+    }
+    lines
 }
 
 /// 100·(1 − buffers/tensors) to one decimal, cut off.

@@ -75,7 +75,7 @@ fn one_byte_less_than_m_max_is_refused_and_m_max_runs() {
     let refused =
         limited(m_max - 1).refused(DOES_NOT_FIT, &["does not fit: M_max", "1 bytes short"]);
     assert!(refused.stderr.contains("(flag)"), "{refused:?}");
-    limited(0).refused(DOES_NOT_FIT, &["does not fit", "no setting of this model fits"]);
+    limited(0).refused(DOES_NOT_FIT, &["does not fit", "no setting fits"]);
     limited(1 << 20).refused(DOES_NOT_FIT, &["does not fit", "the limit is 1,048,576 bytes"]);
 }
 

@@ -246,7 +246,6 @@ fn a_hash_is_of_the_whole_file() {
 fn wrong_words_are_usage() {
     for words in [
         &["plan", "--no-such"][..],
-        &["plan", "a.gguf", "b.gguf"],
         &["plan", "--fit"],
         &["plan", "--fit", "1G", "--max-input", "5", "a.gguf"],
         &["plan", "--lanes", "0", "a.gguf"],

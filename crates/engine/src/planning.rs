@@ -1,5 +1,7 @@
-//! From an opened model and a user's bounds to a certified plan.
+//! From an opened model and a user's bounds to a certified plan; from several models to one plan
+//! for all of them in one process.
 
+use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::{Dtype, Program};
 use dctms_models::{BuildOptions, build_program};
@@ -78,6 +80,49 @@ pub struct Planned {
     pub certificate: Certificate,
 }
 
+/// What a plan is made for: one model, or several that are resident together.
+pub trait Resident {
+    /// The models, at least one.
+    fn models(&self) -> Vec<&Model>;
+
+    /// Whether their steps may run at the same time.
+    fn steps(&self) -> Steps;
+}
+
+impl Resident for Model {
+    fn models(&self) -> Vec<&Model> {
+        vec![self]
+    }
+
+    fn steps(&self) -> Steps {
+        Steps::Exclusive
+    }
+}
+
+/// Models that one process holds together, under the same bounds.
+pub struct Together {
+    /// The models, at least one; the same one may be there twice.
+    pub models: Vec<Model>,
+    /// Whether their steps may run at the same time.
+    pub steps: Steps,
+}
+
+impl Resident for Together {
+    fn models(&self) -> Vec<&Model> {
+        self.models.iter().collect()
+    }
+
+    fn steps(&self) -> Steps {
+        self.steps
+    }
+}
+
+/// Positions that every model was trained for.
+#[must_use]
+pub fn context(resident: &dyn Resident) -> u64 {
+    resident.models().iter().map(|model| model.config.context).min().unwrap_or(0)
+}
+
 /// Fills in the bounds that the user left open.
 ///
 /// `prompt_tokens` is the length of a prompt that is already known.
@@ -85,11 +130,11 @@ pub struct Planned {
 /// # Errors
 /// Class `Usage` when the bounds pass the model's context.
 pub fn resolve_bounds(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     prompt_tokens: Option<u64>,
 ) -> Result<Bounds, EngineError> {
-    let context = model.config.context;
+    let context = context(resident);
     let output = settings.max_output_tokens;
     let input = settings.max_input_tokens.or(prompt_tokens);
     let (input, output) = match (input, output) {
@@ -154,11 +199,11 @@ pub fn program(model: &Model, bounds: &Bounds) -> Result<Program, EngineError> {
 /// Any defect of the model; class `System` if the planner and the verifier disagree, which would
 /// be a bug of ours.
 pub fn plan(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     bounds: &Bounds,
 ) -> Result<Planned, EngineError> {
-    let plan = plan_unverified(model, settings, bounds)?;
+    let plan = plan_unverified(resident, settings, bounds)?;
     let certificate = certify(&plan)?;
     Ok(Planned { plan, certificate })
 }
@@ -168,11 +213,11 @@ pub fn plan(
 /// # Errors
 /// Any defect of the model.
 pub fn plan_unverified(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     bounds: &Bounds,
 ) -> Result<Plan, EngineError> {
-    let program = program(model, bounds)?;
+    let programs = programs(resident, bounds)?;
     let runtime = &settings.runtime;
     let options = PlanOptions {
         bounds: bounds.clone(),
@@ -180,46 +225,66 @@ pub fn plan_unverified(
         balance: settings.balance,
         activations: settings.activations,
         runtime: RuntimeBytes {
-            heap: run_heap_bytes(runtime, bounds),
+            heap: run_heap_bytes(runtime, bounds, programs.len() as u64),
             stacks: runtime.stacks_bytes,
             image: runtime.image_bytes,
             io: runtime.io_bytes,
         },
         heap_per_task_bytes: runtime.heap_per_task_bytes,
         heap_per_event_bytes: runtime.heap_per_event_bytes,
-        compile_heap_bytes: compile_heap_bytes(model, settings.machine.lanes)
+        compile_heap_bytes: compile_heap_bytes(resident, settings.machine.lanes)
             + runtime.compile_extra_bytes,
         not_covered: runtime.not_covered.clone(),
     };
-    Ok(dctms_planner::plan(&program, &options)?)
+    Ok(dctms_planner::plan_together(&programs, resident.steps(), &options)?)
 }
 
-/// Heap of a run beside its commands: what is fixed, and each sequence's tokens.
-fn run_heap_bytes(runtime: &RuntimeModel, bounds: &Bounds) -> u64 {
+fn programs(resident: &dyn Resident, bounds: &Bounds) -> Result<Vec<Program>, EngineError> {
+    resident.models().into_iter().map(|model| program(model, bounds)).collect()
+}
+
+/// The legalised program that a plan with these bounds, lanes and products is made for.
+///
+/// # Errors
+/// Any defect of a model, or bounds or lanes that make no sense.
+pub fn legal_program(
+    resident: &dyn Resident,
+    bounds: &Bounds,
+    lanes: u32,
+    activations: Activations,
+) -> Result<Program, EngineError> {
+    let programs = programs(resident, bounds)?;
+    Ok(dctms_planner::legal(&programs, resident.steps(), lanes, activations)?)
+}
+
+/// Heap of a run beside its commands: what is fixed, and each sequence's tokens, for each model.
+fn run_heap_bytes(runtime: &RuntimeModel, bounds: &Bounds, models: u64) -> u64 {
     let context = bounds.max_input_tokens.saturating_add(bounds.max_output_tokens);
     let sequence = context
         .saturating_mul(runtime.heap_per_context_token_bytes)
         .saturating_add(runtime.heap_per_sequence_bytes);
-    let sequences = sequence.saturating_mul(bounds.sequences);
+    let sequences = sequence.saturating_mul(bounds.sequences).saturating_mul(models);
     runtime.heap_fixed_bytes.saturating_add(sequences).saturating_add(runtime.replan_heap_bytes)
 }
 
-/// Heap that reading, planning and verifying a model may take: the vocabulary's bytes and tables
-/// and a longest prompt's scratch (to encode before there is an arena), and programs, plans and
-/// their text, which grow with the tensors. The process enforces it.
+/// Heap that reading, planning and verifying may take: for each model the vocabulary's bytes and
+/// tables and a longest prompt's scratch (to encode before there is an arena), and programs, plans
+/// and their text, which grow with the tensors. The process enforces it.
 #[must_use]
-pub fn compile_heap_bytes(model: &Model, lanes: u32) -> u64 {
+pub fn compile_heap_bytes(resident: &dyn Resident, lanes: u32) -> u64 {
     let lanes = u64::from(lanes);
-    let vocabulary = model.vocabulary.as_ref().map_or(0, |vocabulary| {
-        let range = vocabulary.info.range();
-        (range.end - range.start) + vocabulary.layout.len_bytes() as u64
-    });
-    let template = model.template.as_ref().map_or(0, String::len) as u64;
-    COMPILE_HEAP_FIXED_BYTES
-        + vocabulary
-        + 40 * template
-        + COMPILE_HEAP_PER_PROMPT_BYTE * prompt_bytes_max(model)
-        + tensor_bytes(lanes) * model.checkpoint.tensor_count() as u64
+    let model_bytes = |model: &Model| {
+        let vocabulary = model.vocabulary.as_ref().map_or(0, |vocabulary| {
+            let range = vocabulary.info.range();
+            (range.end - range.start) + vocabulary.layout.len_bytes() as u64
+        });
+        let template = model.template.as_ref().map_or(0, String::len) as u64;
+        vocabulary
+            + 40 * template
+            + COMPILE_HEAP_PER_PROMPT_BYTE * prompt_bytes_max(model)
+            + tensor_bytes(lanes) * model.checkpoint.tensor_count() as u64
+    };
+    COMPILE_HEAP_FIXED_BYTES + resident.models().into_iter().map(model_bytes).sum::<u64>()
 }
 
 /// Heap of the compile stage for each tensor of a file: its tensors and operations, and for each
@@ -263,13 +328,13 @@ pub fn certify(plan: &Plan) -> Result<Certificate, EngineError> {
 /// # Errors
 /// Any defect of the model.
 pub fn fit_output(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     bounds: &Bounds,
 ) -> Result<Option<Bounds>, EngineError> {
     let with = |output: u64| Bounds { max_output_tokens: output, ..bounds.clone() };
     let fits = |output: u64| -> Result<bool, EngineError> {
-        Ok(plan_unverified(model, settings, &with(output))?.envelope.fits())
+        Ok(plan_unverified(resident, settings, &with(output))?.envelope.fits())
     };
     if !fits(1)? {
         return Ok(None);
@@ -291,21 +356,22 @@ pub fn fit_output(
 /// # Errors
 /// Class `DoesNotFit` when not even one prompt token fits.
 pub fn fit(
-    model: &Model,
+    resident: &dyn Resident,
     settings: &PlanSettings,
     budget_bytes: u64,
 ) -> Result<Bounds, EngineError> {
+    let context = context(resident);
     let output = settings.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS);
-    let output = output.min(model.config.context.saturating_sub(1)).max(1);
-    let most = model.config.context.saturating_sub(output);
+    let output = output.min(context.saturating_sub(1)).max(1);
+    let most = context.saturating_sub(output);
     let total = |input: u64| -> Result<(u64, Bounds), EngineError> {
         let settings = PlanSettings {
             max_input_tokens: Some(input),
             max_output_tokens: Some(output),
             ..settings.clone()
         };
-        let bounds = resolve_bounds(model, &settings, None)?;
-        let plan = plan_unverified(model, &settings, &bounds)?;
+        let bounds = resolve_bounds(resident, &settings, None)?;
+        let plan = plan_unverified(resident, &settings, &bounds)?;
         Ok((plan.envelope.total, bounds))
     };
     let (least, bounds) = total(1)?;

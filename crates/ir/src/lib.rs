@@ -8,6 +8,7 @@
 
 pub mod contract;
 pub mod ids;
+pub mod join;
 pub mod json;
 pub mod limits;
 pub mod op;

@@ -4,7 +4,7 @@
 //! every tensor in memory of its own. A plan is right when it computes the same.
 
 use crate::ids::{DimId, OpId, PhaseId, TensorId};
-use crate::op::Op;
+use crate::op::{Op, OpKind};
 use crate::tensor::Tensor;
 
 /// A bounded run-time size.
@@ -27,13 +27,32 @@ pub struct Phase {
     pub ops: Vec<Op>,
 }
 
-/// Which phase may run after which.
+impl Phase {
+    /// Whether it does nothing but read files.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        self.ops.iter().all(|op| {
+            matches!(
+                op.kind,
+                OpKind::LoadMatrix(_)
+                    | OpKind::LoadVector(_)
+                    | OpKind::LoadRopeFrequencies { .. }
+                    | OpKind::LoadTokenizer { .. }
+            )
+        })
+    }
+}
+
+/// Which phase may run after which, and which beside which.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Flow {
     /// Phases that may run first.
     pub entry: Vec<PhaseId>,
     /// For each phase, those that may follow it.
     pub next: Vec<Vec<PhaseId>>,
+    /// Pairs of phases that may run at the same time: where one follows the other, it need not
+    /// wait for its end. Empty where every step excludes every other.
+    pub overlap: Vec<(PhaseId, PhaseId)>,
 }
 
 /// Facts of a model file that a plan names.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use dctms_ir::contract::Malformed;
+use dctms_ir::join::JoinError;
 
 /// A failure of planning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum PlanError {
         /// What it said.
         message: String,
     },
+    /// The programs cannot be joined.
+    Join(JoinError),
     /// Lanes out of range.
     Lanes {
         /// Asked for.
@@ -34,6 +37,7 @@ impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PlanError::Malformed(malformed) => malformed.fmt(f),
+            PlanError::Join(error) => error.fmt(f),
             PlanError::Overflow { tensor } => {
                 write!(f, "tensor {tensor}: its size passes 64 bits at these bounds")
             }
@@ -48,5 +52,11 @@ impl std::error::Error for PlanError {}
 impl From<Malformed> for PlanError {
     fn from(malformed: Malformed) -> Self {
         PlanError::Malformed(malformed)
+    }
+}
+
+impl From<JoinError> for PlanError {
+    fn from(error: JoinError) -> Self {
+        PlanError::Join(error)
     }
 }

@@ -20,6 +20,7 @@ pub use legalise::Activations;
 pub use roofline::Balance;
 
 use dctms_ir::ids::PhaseId;
+use dctms_ir::join::{Steps, join};
 use dctms_ir::limits::{LANES_MAX, PAGE_BYTES};
 use dctms_ir::plan::{Bounds, Envelope, Machine, RuntimeBytes};
 use dctms_ir::tensor::Term;
@@ -55,12 +56,45 @@ pub struct PlanOptions {
 /// A malformed program, sizes past 64 bits, lanes out of range. A plan that does not fit the
 /// machine is no error: see [`Envelope::fits`].
 pub fn plan(logical: &Program, options: &PlanOptions) -> Result<Plan, PlanError> {
-    let lanes = options.machine.lanes;
+    plan_together(std::slice::from_ref(logical), Steps::Exclusive, options)
+}
+
+/// Makes the plan of several programs that are resident together; of one, as [`plan`].
+///
+/// # Errors
+/// As [`plan`]; more phases together than a program may have.
+pub fn plan_together(
+    logical: &[Program],
+    steps: Steps,
+    options: &PlanOptions,
+) -> Result<Plan, PlanError> {
+    let program = legal(logical, steps, options.machine.lanes, options.activations)?;
+    plan_legal(program, options)
+}
+
+/// The program that a plan of these is made for: each legalised and cut for the lanes, joined.
+///
+/// # Errors
+/// As [`plan_together`].
+pub fn legal(
+    logical: &[Program],
+    steps: Steps,
+    lanes: u32,
+    activations: Activations,
+) -> Result<Program, PlanError> {
     if lanes == 0 || lanes as usize > LANES_MAX {
         return Err(PlanError::Lanes { lanes, max: LANES_MAX });
     }
-    let mut program = legalise::legalise(logical, lanes, options.activations)?;
-    grain::assign(&mut program, lanes);
+    let legalised = logical.iter().map(|logical| {
+        let mut program = legalise::legalise(logical, lanes, activations)?;
+        grain::assign(&mut program, lanes);
+        Ok(program)
+    });
+    Ok(join(&legalised.collect::<Result<Vec<_>, PlanError>>()?, steps)?)
+}
+
+fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanError> {
+    let lanes = options.machine.lanes;
     let phases: Vec<PhaseId> = (0..program.phases.len()).map(PhaseId::of).collect();
     let schedules = phases
         .iter()

@@ -1,9 +1,9 @@
 //! Where every tensor stands in the arena.
 //!
 //! Layout: `[weights][keys and values][persistent][transients]`. The first three never share a
-//! byte. The transients of each phase are packed into the last region on their own, since phases
-//! do not overlap in time; it is as long as the worst phase. Inside a phase two tensors may share
-//! bytes only if one *precedes* the other (every access of one before every write of the other),
+//! byte. The transients of each phase are packed on their own, and the blocks of all phases stand
+//! in the last region: at its start, so that it is as long as the worst phase; beside each other
+//! where phases may run at the same time. Inside a phase two tensors may share bytes only if one *precedes* the other (every access of one before every write of the other),
 //! or if one replaces the other in place.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,21 +46,50 @@ pub fn place(
     for (phase, schedule) in schedules.iter().enumerate() {
         packed.push(pack_phase(program, PhaseId::of(phase), schedule, &placements)?);
     }
-    let transient_bytes = packed.iter().map(|phase| phase.packing.arena_bytes).max().unwrap_or(0);
+    let blocks: Vec<u64> = packed.iter().map(|phase| phase.packing.arena_bytes).collect();
+    let starts = block_starts(&blocks, &program.flow.overlap);
+    let ends = starts.iter().zip(&blocks).map(|(start, bytes)| start.saturating_add(*bytes));
+    let transient_bytes = ends.max().unwrap_or(0);
     // The page padding stands before the transients, so that their span is exactly what they need.
     let transient_offset = (end + transient_bytes).next_multiple_of(PAGE_BYTES) - transient_bytes;
     let transient_offset = transient_offset.next_multiple_of(ALIGNMENT_BYTES);
     *regions.entry(Term::Persistent).or_insert(0) += transient_offset - end;
     regions.insert(Term::Intermediate, transient_bytes);
-    for phase in &packed {
+    for (phase, start) in packed.iter().zip(&starts) {
         for (tensors, offset) in phase.classes.iter().zip(&phase.packing.offsets) {
             for tensor in tensors {
-                placements[tensor.index()].offset = Some(transient_offset + offset);
+                placements[tensor.index()].offset = Some(transient_offset + start + offset);
             }
         }
     }
     let arena = figures(program, &placements, &packed, transient_offset, transient_bytes);
     Ok((placements, arena, regions))
+}
+
+/// Where the block of each phase starts in the region: the largest first, each at the lowest place
+/// that is clear of the blocks of phases that may run beside it.
+fn block_starts(blocks: &[u64], overlap: &[(PhaseId, PhaseId)]) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    order.sort_by_key(|phase| std::cmp::Reverse(blocks[*phase]));
+    let mut starts: Vec<Option<u64>> = vec![None; blocks.len()];
+    for phase in order {
+        let others = overlap.iter().filter_map(|(a, b)| match phase {
+            phase if phase == a.index() => Some(b.index()),
+            phase if phase == b.index() => Some(a.index()),
+            _ => None,
+        });
+        let span = |other: usize| starts[other].map(|start| (start, start + blocks[other]));
+        let mut taken: Vec<(u64, u64)> = others.filter_map(span).collect();
+        taken.sort_unstable();
+        let mut start = 0;
+        for (from, to) in taken {
+            if from < start + blocks[phase] && start < to {
+                start = to.next_multiple_of(ALIGNMENT_BYTES);
+            }
+        }
+        starts[phase] = Some(start);
+    }
+    starts.into_iter().map(|start| start.unwrap_or(0)).collect()
 }
 
 fn sizes(program: &Program) -> Result<Vec<Placement>, PlanError> {

@@ -148,7 +148,7 @@ pub fn concurrency(
     costs: &[Cost],
 ) -> Result<Concurrency, PlanError> {
     let ops = &program.phases[phase.index()].ops;
-    if program.phases[phase.index()].name == "load" {
+    if program.phases[phase.index()].is_loading() {
         return Ok(Concurrency::default());
     }
     let reach = reachability(ops)?;

@@ -263,6 +263,17 @@ impl<'p> Placer<'p> {
         if lasting(a) && lasting(b) && (host(a) && host(b) || self.is_external(a, b)) {
             return false;
         }
+        let clash = |(p, q): (usize, usize)| {
+            [(a, b), (b, a)].into_iter().any(|(a, b)| {
+                self.first_touch(p, a).is_some()
+                    && self.first_touch(q, b).is_some()
+                    && (self.is_written(p, a) || self.is_written(q, b))
+            })
+        };
+        let overlap = &self.program.flow.overlap;
+        if overlap.iter().any(|(p, q)| clash((p.index(), q.index()))) {
+            return false;
+        }
         (0..self.woven.len()).all(|phase| {
             let touched = [a, b].map(|id| self.first_touch(phase, id).is_some());
             for (kept, other) in [(a, b), (b, a)] {

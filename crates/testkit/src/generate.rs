@@ -4,6 +4,7 @@
 //! chain from `load` with random ways back, so that what an earlier phase writes is there for a
 //! later one, and dead in between on some ways round.
 
+use dctms_ir::join::{Steps, join};
 use dctms_ir::op::{
     Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source,
 };
@@ -59,6 +60,16 @@ pub fn program(random: &mut Random, extent: Extent) -> Program {
     }
     maker.flow(extent.phases);
     maker.program
+}
+
+/// Several random programs as one; with [`Steps::Overlapping`] some pairs of their steps overlap.
+#[must_use]
+pub fn joined(random: &mut Random, count: usize, extent: Extent, steps: Steps) -> Program {
+    let programs: Vec<Program> = (0..count).map(|_| program(random, extent)).collect();
+    let mut joined = join(&programs, steps).expect("operands are right, phases are few");
+    let loose = random.once_in(2);
+    joined.flow.overlap.retain(|_| !loose || random.once_in(2));
+    joined
 }
 
 struct Maker<'r> {

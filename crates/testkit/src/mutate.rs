@@ -36,6 +36,8 @@ pub enum Kind {
     InPlace,
     /// A way through the flow more or less.
     Flow,
+    /// A pair of phases that may run at the same time more or less.
+    Overlap,
     /// Another operand.
     Operand,
     /// Two operations of the program in each other's place.
@@ -52,7 +54,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 19] = [
         Kind::Offset,
         Kind::SwapOffsets,
         Kind::Bytes,
@@ -65,6 +67,7 @@ impl Kind {
         Kind::Shards,
         Kind::InPlace,
         Kind::Flow,
+        Kind::Overlap,
         Kind::Operand,
         Kind::SwapOps,
         Kind::Grain,
@@ -87,6 +90,7 @@ pub fn mutate(random: &mut Random, plan: &mut Plan, kind: Kind) -> Option<String
         Kind::Shards => shards(random, plan),
         Kind::InPlace => in_place(random, plan),
         Kind::Flow => flow(random, plan),
+        Kind::Overlap => overlap(random, plan),
         Kind::Operand => operand(random, plan),
         Kind::SwapOps => swap_ops(random, plan),
         Kind::Grain => grain(random, plan),
@@ -335,6 +339,18 @@ fn flow(random: &mut Random, plan: &mut Plan) -> Option<String> {
         _ => flow.next[from].push(to),
     }
     Some(format!("flow between {from} and {to:?}"))
+}
+
+fn overlap(random: &mut Random, plan: &mut Plan) -> Option<String> {
+    let phases = plan.program.phases.len();
+    let pairs = &mut plan.program.flow.overlap;
+    if !pairs.is_empty() && random.once_in(3) {
+        let gone = pairs.remove(random.below(pairs.len()));
+        return Some(format!("{gone:?} no longer overlap"));
+    }
+    let pair = (PhaseId::of(random.below(phases)), PhaseId::of(random.below(phases)));
+    pairs.push(pair);
+    Some(format!("{pair:?} overlap"))
 }
 
 fn operand(random: &mut Random, plan: &mut Plan) -> Option<String> {

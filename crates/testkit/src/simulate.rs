@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use dctms_ir::contract::{self, Access, Mode, Split};
-use dctms_ir::plan::Task;
+use dctms_ir::plan::{Schedule, Task};
 use dctms_ir::{OpId, Plan, Residence, TensorId};
 
 use crate::random::Random;
@@ -84,7 +84,8 @@ impl Policy {
         [Policy::Uniform, Policy::Priorities, Policy::Eager, Policy::Serial];
 }
 
-/// Runs a random walk of `runs` phases through the flow, with random dims and host writes.
+/// Runs a random walk of `runs` phases through the flow, with random dims and host writes; where
+/// phases may overlap, several of the walk at once count as one.
 ///
 /// # Errors
 /// The first corruption met.
@@ -101,7 +102,8 @@ pub fn simulate(
         if choices.is_empty() {
             break;
         }
-        let phase = random.pick(&choices).index();
+        let first = random.pick(&choices).index();
+        let phases = beside(plan, random, first);
         let dims: Vec<u64> = plan
             .program
             .dims
@@ -113,14 +115,14 @@ pub fn simulate(
             })
             .collect();
         machine.host_writes(|| random.once_in(2))?;
-        let lanes = plan.schedules[phase].lanes.len();
-        let mut priority: Vec<usize> = (0..lanes).collect();
+        let seats = phases.iter().map(|phase| plan.schedules[*phase].lanes.len()).sum();
+        let mut priority: Vec<usize> = (0..seats).collect();
         random.shuffle(&mut priority);
-        machine.run(phase, &dims, &mut |starts, ends| {
+        machine.run(&phases, &dims, &mut |starts, ends| {
             choose(random, policy, starts, ends, &mut priority)
         })?;
         machine.host_reads()?;
-        choices.clone_from(&plan.program.flow.next[phase]);
+        choices.clone_from(&plan.program.flow.next[phases[phases.len() - 1]]);
     }
     Ok(())
 }
@@ -140,7 +142,7 @@ pub fn exhaust(plan: &Plan, phases: &[usize], limit: usize) -> Result<usize, Cor
         for (index, phase) in phases.iter().enumerate() {
             machine.host_writes(|| true)?;
             let mut at = 0;
-            machine.run(*phase, &dims, &mut |starts, ends| {
+            machine.run(&[*phase], &dims, &mut |starts, ends| {
                 let choices: Vec<usize> = ends.iter().chain(starts).copied().collect();
                 if index + 1 < phases.len() {
                     return choices[0];
@@ -336,54 +338,60 @@ impl<'p> Machine<'p> {
         Ok(result)
     }
 
+    /// Runs phases that were begun in this order: each waits for the end of those before it that
+    /// it does not overlap, and brings lanes of its own.
     fn run(
         &mut self,
-        phase: usize,
+        phases: &[usize],
         dims: &[u64],
         choose: &mut dyn FnMut(&[usize], &[usize]) -> usize,
     ) -> Result<(), Corruption> {
-        let steps = self.reference(phase, dims)?;
-        let schedule = &self.plan.schedules[phase];
-        let lanes = schedule.lanes.len();
-        let mut pending = vec![0u32; schedule.events as usize];
-        let mut named = vec![false; schedule.events as usize];
-        for event in schedule.lanes.iter().flatten().filter_map(|task| task.signals) {
-            pending[event.index()] += 1;
-            named[event.index()] = true;
+        let plan = self.plan;
+        let mut running = Vec::new();
+        for phase in phases {
+            let steps = self.reference(*phase, dims)?;
+            running.push(Running::new(*phase, &plan.schedules[*phase], steps));
         }
-        let mut next = vec![0usize; lanes];
-        let mut running = vec![false; lanes];
         loop {
-            let can_start = |lane: &usize| {
-                !running[*lane]
-                    && schedule.lanes[*lane].get(next[*lane]).is_some_and(|task| {
-                        task.waits.iter().all(|e| named[e.index()] && pending[e.index()] == 0)
-                    })
-            };
-            let starts: Vec<usize> = (0..lanes).filter(can_start).collect();
-            let ends: Vec<usize> = (0..lanes).filter(|lane| running[*lane]).collect();
+            let (mut starts, mut ends, mut seats) = (Vec::new(), Vec::new(), Vec::new());
+            for (index, one) in running.iter().enumerate() {
+                let waits = running[..index]
+                    .iter()
+                    .any(|earlier| !earlier.is_done() && !overlap(plan, earlier.phase, one.phase));
+                for lane in 0..one.next.len() {
+                    match one.busy[lane] {
+                        true => ends.push(seats.len()),
+                        false if !waits && one.can_start(lane) => starts.push(seats.len()),
+                        false => {}
+                    }
+                    seats.push((index, lane));
+                }
+            }
             if starts.is_empty() && ends.is_empty() {
                 break;
             }
-            let lane = choose(&starts, &ends);
-            let task = &schedule.lanes[lane][next[lane]];
-            if running[lane] {
-                self.end(phase, task, &steps, dims)?;
-                running[lane] = false;
-                next[lane] += 1;
+            let (index, lane) = seats[choose(&starts, &ends)];
+            let one = &mut running[index];
+            let task = &one.schedule.lanes[lane][one.next[lane]];
+            if one.busy[lane] {
+                self.end(one.phase, task, &one.steps, dims)?;
+                one.busy[lane] = false;
+                one.next[lane] += 1;
                 if let Some(event) = task.signals {
-                    pending[event.index()] -= 1;
+                    one.pending[event.index()] -= 1;
                 }
             } else {
-                self.start(phase, task, &steps, dims)?;
-                running[lane] = true;
+                self.start(one.phase, task, &one.steps, dims)?;
+                one.busy[lane] = true;
             }
         }
-        let done = schedule.lanes.iter().zip(&next).all(|(tasks, next)| tasks.len() == *next);
-        if !done {
-            return Err(Corruption::Stuck { phase: self.plan.program.phases[phase].name.clone() });
+        match running.iter().find(|one| !one.is_done()) {
+            None => Ok(()),
+            Some(stuck) => {
+                let phase = plan.program.phases[stuck.phase].name.clone();
+                Err(Corruption::Stuck { phase })
+            }
         }
-        Ok(())
     }
 
     fn start(
@@ -464,6 +472,68 @@ impl<'p> Machine<'p> {
         let phase = &self.plan.program.phases[phase];
         (phase.name.clone(), phase.ops[op.index()].name.clone())
     }
+}
+
+/// A phase on its way.
+struct Running<'p> {
+    phase: usize,
+    schedule: &'p Schedule,
+    steps: Vec<Vec<Step>>,
+    /// Tasks that have still to signal each event, and whether any does.
+    pending: Vec<u32>,
+    named: Vec<bool>,
+    /// For each lane its next task, and whether that has been started.
+    next: Vec<usize>,
+    busy: Vec<bool>,
+}
+
+impl<'p> Running<'p> {
+    fn new(phase: usize, schedule: &'p Schedule, steps: Vec<Vec<Step>>) -> Self {
+        let lanes = schedule.lanes.len();
+        let mut pending = vec![0u32; schedule.events as usize];
+        for event in schedule.lanes.iter().flatten().filter_map(|task| task.signals) {
+            pending[event.index()] += 1;
+        }
+        let named = pending.iter().map(|count| *count > 0).collect();
+        let (next, busy) = (vec![0; lanes], vec![false; lanes]);
+        Running { phase, schedule, steps, pending, named, next, busy }
+    }
+
+    fn can_start(&self, lane: usize) -> bool {
+        let signalled = |event: &dctms_ir::EventId| {
+            self.named[event.index()] && self.pending[event.index()] == 0
+        };
+        let task = self.schedule.lanes[lane].get(self.next[lane]);
+        task.is_some_and(|task| task.waits.iter().all(signalled))
+    }
+
+    fn is_done(&self) -> bool {
+        self.schedule.lanes.iter().zip(&self.next).all(|(tasks, next)| tasks.len() == *next)
+    }
+}
+
+fn overlap(plan: &Plan, one: usize, other: usize) -> bool {
+    let pairs = &plan.program.flow.overlap;
+    pairs.iter().any(|(a, b)| {
+        let pair = (a.index(), b.index());
+        pair == (one, other) || pair == (other, one)
+    })
+}
+
+/// A phase, and some that may follow before it ends: begun in this order, run at once.
+fn beside(plan: &Plan, random: &mut Random, phase: usize) -> Vec<usize> {
+    let mut phases = vec![phase];
+    while phases.len() < 4 && !random.once_in(4) {
+        let next = plan.program.flow.next[phases[phases.len() - 1]].iter();
+        let next = next.map(|phase| phase.index());
+        let may = |phase: &usize| phases.iter().any(|other| overlap(plan, *phase, *other));
+        let candidates: Vec<usize> = next.filter(may).collect();
+        if candidates.is_empty() {
+            break;
+        }
+        phases.push(*random.pick(&candidates));
+    }
+    phases
 }
 
 /// Notes which reads of an operation its outputs may replace.

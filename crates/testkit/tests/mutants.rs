@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use dctms_ir::join::Steps;
 use dctms_ir::{Plan, json};
 use dctms_testkit::generate::{Extent, Level};
 use dctms_testkit::mutate::{Kind, mutate};
@@ -28,7 +29,12 @@ fn random_plan(random: &mut Random) -> Plan {
         ops: random.between(2, 8) as usize,
     };
     let lanes = random.between(1, 4) as usize;
-    let program = generate::program(random, extent);
+    // Every third program is several, resident together.
+    let program = match random.below(6) {
+        0 => generate::joined(random, 2, extent, Steps::Exclusive),
+        1 => generate::joined(random, 2, extent, Steps::Overlapping),
+        _ => generate::program(random, extent),
+    };
     arrange::plan(random, program, lanes)
 }
 

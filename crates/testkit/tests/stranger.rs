@@ -6,6 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dctms_ir::join::Steps;
 use dctms_ir::{Plan, json};
 use dctms_testkit::generate::{Extent, Level};
 use dctms_testkit::mutate::{Kind, mutate};
@@ -62,7 +63,11 @@ for name in sys.argv[3:]:
 fn random_plan(random: &mut Random) -> Plan {
     let extent = Extent { level: Level::Legal, phases: random.between(1, 3) as usize, ops: 5 };
     let lanes = random.between(1, 4) as usize;
-    let program = generate::program(random, extent);
+    let program = match random.below(6) {
+        0 => generate::joined(random, 2, Extent { ops: 3, ..extent }, Steps::Exclusive),
+        1 => generate::joined(random, 2, Extent { ops: 3, ..extent }, Steps::Overlapping),
+        _ => generate::program(random, extent),
+    };
     arrange::plan(random, program, lanes)
 }
 
@@ -87,6 +92,16 @@ fn a_stranger_accepts_real_plans_to_the_letter() {
 }
 
 #[test]
+fn a_stranger_accepts_models_together_to_the_letter() {
+    let programs = [support::LLAMA, support::GEMMA3]
+        .map(|shape| support::program(support::Shape { layers: 7, ..shape }, 1));
+    let plans =
+        [Steps::Exclusive, Steps::Overlapping].map(|steps| support::together(&programs, 2, steps));
+    let Some(answers) = ask("together", Reading::ToTheLetter, &plans) else { return };
+    assert_eq!(answers, ["", ""]);
+}
+
+#[test]
 fn a_stranger_refuses_what_the_checker_refuses() {
     let mut random = Random::new(12);
     let kinds = [
@@ -98,6 +113,7 @@ fn a_stranger_refuses_what_the_checker_refuses() {
         Kind::SwapTasks,
         Kind::MoveTask,
         Kind::Shards,
+        Kind::Overlap,
         Kind::Figures,
     ];
     let mut plans = Vec::new();

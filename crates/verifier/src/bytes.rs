@@ -3,13 +3,14 @@
 //! Two tensors of one phase may share bytes iff one *precedes* the other: all its accesses are
 //! done before the other's first write. In-place pairs are the one exception, and only for the
 //! accesses of the one operation that declares them. A tensor that lives through a phase shares
-//! with nothing that the phase writes. Pairs with common bytes are found by a sweep over offsets.
+//! with nothing that the phase writes. Phases that may run at the same time are ordered by nothing,
+//! so they share nothing that one writes. Pairs with common bytes are found by a sweep over offsets.
 
 use std::collections::BTreeMap;
 
 use dctms_ir::contract::{self, Mode, Split};
 use dctms_ir::program::Phase;
-use dctms_ir::{Op, OpId, Plan, Residence, TensorId};
+use dctms_ir::{Op, OpId, PhaseId, Plan, Residence, TensorId};
 
 use crate::facts::PhaseFacts;
 use crate::flow::Life;
@@ -23,46 +24,49 @@ pub(crate) fn check(plan: &Plan, phases: &[PhaseFacts], lives: &[Life], found: &
     for (index, facts) in phases.iter().enumerate() {
         let phase = &plan.program.phases[index];
         let in_place = in_place(plan, phase, Some(found));
-        let here = |id: &TensorId| {
-            let tensor = plan.program.tensor(*id);
-            tensor.phase.is_none_or(|own| own.index() == index)
-        };
-        let finished = sweep(plan, here, |a, b| {
-            match (plan.program.tensor(a).phase, plan.program.tensor(b).phase) {
-                (Some(_), Some(_)) => {
-                    transient_pair(plan, (phase, facts, &in_place), (a, b), found);
-                }
-                (Some(_), None) => lasting_pair(plan, (index, facts), (b, a), lives, found),
-                (None, Some(_)) => lasting_pair(plan, (index, facts), (a, b), lives, found),
-                (None, None) => {
-                    lasting_pair(plan, (index, facts), (a, b), lives, found);
-                    lasting_pair(plan, (index, facts), (b, a), lives, found);
-                    host_pair(plan, phase, (a, b), found);
-                }
+        let own = |id: TensorId| plan.program.tensor(id).phase;
+        let lasts = |id: TensorId| own(id).is_none();
+        let here = |id: &TensorId| own(*id).is_none_or(|own| own.index() == index);
+        sweep(plan, &phase.name, here, found, |a, b, found| {
+            for (kept, other) in [(a, b), (b, a)].into_iter().filter(|(kept, _)| lasts(*kept)) {
+                lasting_pair(plan, (index, facts), (kept, other), lives, found);
             }
-            !found.is_full()
+            if lasts(a) && lasts(b) {
+                host_pair(plan, phase, (a, b), found);
+            } else if !lasts(a) && !lasts(b) && !ordered(facts, &in_place, a, b) {
+                shared(plan, &phase.name, (a, b), found);
+            }
         });
-        if !finished && !found.is_full() {
-            found.add(Rule::R2, &phase.name, "too many pairs of tensors share bytes");
+    }
+    for (one, other) in &plan.program.flow.overlap {
+        let name = |id: PhaseId| plan.program.phases[id.index()].name.as_str();
+        let at = format!("{} beside {}", name(*one), name(*other));
+        beside(plan, &at, [&phases[one.index()], &phases[other.index()]], found);
+    }
+}
+
+/// Phases that may run at the same time touch no common bytes that one of them writes.
+fn beside(plan: &Plan, at: &str, facts: [&PhaseFacts; 2], found: &mut Found) {
+    let clash = |a: TensorId, b: TensorId| {
+        let [a, b] = [facts[0].touches(a), facts[1].touches(b)];
+        let writes = a.iter().chain(b).any(|touch| touch.access.mode.writes());
+        writes && !a.is_empty() && !b.is_empty()
+    };
+    let here = |id: &TensorId| facts.iter().any(|facts| !facts.touches(*id).is_empty());
+    for id in (0..plan.program.tensors.len()).map(TensorId::of).filter(|id| clash(*id, *id)) {
+        shared(plan, at, (id, id), found);
+    }
+    sweep(plan, at, here, found, |a, b, found| {
+        if clash(a, b) || clash(b, a) {
+            shared(plan, at, (a, b), found);
         }
-    }
+    });
 }
 
-fn transient_pair(
-    plan: &Plan,
-    (phase, facts, in_place): (&Phase, &PhaseFacts, &InPlace),
-    (a, b): (TensorId, TensorId),
-    found: &mut Found,
-) {
-    if !ordered(facts, in_place, a, b) {
-        shared(plan, phase, (a, b), found);
-    }
-}
-
-fn shared(plan: &Plan, phase: &Phase, (a, b): (TensorId, TensorId), found: &mut Found) {
+fn shared(plan: &Plan, at: &str, (a, b): (TensorId, TensorId), found: &mut Found) {
     let (a, b) = (&plan.program.tensor(a).name, &plan.program.tensor(b).name);
     let what = format!("{a} and {b} share bytes, and neither is done before the other");
-    found.add(Rule::R2, &phase.name, what);
+    found.add(Rule::R2, at, what);
 }
 
 /// Whether one of two tensors precedes the other in a phase.
@@ -101,7 +105,7 @@ fn lasting_pair(
         // Dead at both ends of the phase: inside it, an ordinary value.
         let also_dead = lives[other.index()].kept & bit == 0;
         if also_dead && !facts.precedes(kept, other) && !facts.precedes(other, kept) {
-            shared(plan, &plan.program.phases[phase], (kept, other), found);
+            shared(plan, &plan.program.phases[phase].name, (kept, other), found);
         }
     } else if touches.iter().any(|touch| touch.access.mode.writes()) {
         let [live, written] = [kept, other].map(|id| &plan.program.tensor(id).name);
@@ -116,7 +120,7 @@ fn host_pair(plan: &Plan, phase: &Phase, (a, b): (TensorId, TensorId), found: &m
     let residences = [a, b].map(|id| plan.program.tensor(id).residence);
     let first_value = |residence| matches!(residence, Residence::External | Residence::State);
     if residences.contains(&Residence::External) || residences.into_iter().all(first_value) {
-        shared(plan, phase, (a, b), found);
+        shared(plan, &phase.name, (a, b), found);
     }
 }
 
@@ -182,13 +186,14 @@ fn tensors_of(
     Ok((*input, *output))
 }
 
-/// Visits every pair of placed tensors with common bytes until the visitor returns false. Whether
-/// it saw them all.
+/// Visits every pair of placed tensors with common bytes until enough is found.
 fn sweep(
     plan: &Plan,
+    at: &str,
     here: impl Fn(&TensorId) -> bool,
-    mut visit: impl FnMut(TensorId, TensorId) -> bool,
-) -> bool {
+    found: &mut Found,
+    visit: impl Fn(TensorId, TensorId, &mut Found),
+) {
     let mut spans: Vec<(u64, u64, TensorId)> = (0..plan.placements.len())
         .map(TensorId::of)
         .filter(here)
@@ -205,14 +210,14 @@ fn sweep(
         open.retain(|(other_end, _)| *other_end > start);
         pairs += open.len();
         if pairs > PAIRS_MAX {
-            return false;
+            found.add(Rule::R2, at, "too many pairs of tensors share bytes");
+        }
+        if pairs > PAIRS_MAX || found.is_full() {
+            return;
         }
         for (_, other) in &open {
-            if !visit(*other, id) {
-                return false;
-            }
+            visit(*other, id, found);
         }
         open.push((end, id));
     }
-    true
 }

@@ -138,23 +138,17 @@ fn seats(phase: &Phase, schedule: &Schedule, found: &mut Found) -> Option<Vec<Ve
 }
 
 fn run(phase: &Phase, schedule: &Schedule, found: &mut Found) -> Option<Order> {
-    let stuck = match order::derive(schedule) {
-        Ok(order) => return Some(order),
-        Err(stuck) => stuck,
-    };
-    for reason in stuck {
-        match reason {
-            Stuck::Unsignalled { event } => {
-                found.add(Rule::R5, &phase.name, format!("no task signals event {event}"));
-            }
-            Stuck::Waits { lane, position, event } => {
-                let op = &phase.ops[schedule.lanes[lane][position].op.index()];
-                let what = format!("lane {lane} waits for ever on event {event}");
-                found.add(Rule::R5, &place(phase, op), what);
-            }
+    let add = |stuck: Stuck| match stuck.waits {
+        None => {
+            found.add(Rule::R5, &phase.name, format!("no task signals event {}", stuck.event));
         }
-    }
-    None
+        Some((lane, position)) => {
+            let op = &phase.ops[schedule.lanes[lane][position].op.index()];
+            let what = format!("lane {lane} waits for ever on event {}", stuck.event);
+            found.add(Rule::R5, &place(phase, op), what);
+        }
+    };
+    order::derive(schedule).map_err(|stuck| stuck.into_iter().for_each(add)).ok()
 }
 
 fn facts(phase: &Phase, tensors: usize, seats: Vec<Vec<Seat>>, order: Order) -> PhaseFacts {

@@ -29,8 +29,9 @@ pub(crate) fn check(plan: &Plan, found: &mut Found) {
     if program.flow.entry.is_empty() {
         found.add(Rule::Form, "flow", "no phase may run first");
     }
+    let beside = program.flow.overlap.iter().flat_map(|(one, other)| [one, other]);
     let follow = program.flow.entry.iter().chain(program.flow.next.iter().flatten());
-    if follow.into_iter().any(|phase| phase.index() >= phases) {
+    if follow.chain(beside).any(|phase| phase.index() >= phases) {
         found.add(Rule::Form, "flow", "an unknown phase");
     }
     for (index, phase) in program.phases.iter().enumerate() {

@@ -3,8 +3,8 @@
 //! # What is proved
 //!
 //! A program means its sequential execution: each phase's operations one after the other in
-//! program order, every tensor in memory of its own, phases in any order that the flow allows. A
-//! plan runs shards of operations on several lanes, ordered only by lanes and events, in one
+//! program order, every tensor in memory of its own, phases in any order that the flow allows (one
+//! that overlaps an earlier one need not wait for its end, and yet means the same). A plan runs shards of operations on several lanes, ordered only by lanes and events, in one
 //! arena where tensors share bytes. [`verify`] accepts a plan only if every execution that the
 //! plan allows reads, byte for byte, what the sequential one reads:
 //!
@@ -14,7 +14,8 @@
 //! - **C3** two operations that touch one tensor in slices that are not disjoint, one writing, are
 //!   ordered as in the program (`edges`);
 //! - **C4** of two tensors with common bytes, one is wholly done before the first write of the
-//!   other; what lives through a phase shares with nothing that the phase writes (`bytes`);
+//!   other; what lives through a phase shares with nothing that the phase writes; phases that may
+//!   run at the same time touch no common bytes that either writes (`bytes`);
 //! - **C5** every read has a write before it on every way through the flow, and nothing in between
 //!   took its bytes (`flow`, `edges`);
 //! - **C6** the one exception to C4 is a pair (output, input) of one operation that its contract

@@ -7,12 +7,11 @@
 
 use dctms_ir::plan::{Schedule, Task};
 
-/// What keeps a schedule from running to its end.
-pub(crate) enum Stuck {
-    /// No task signals the event.
-    Unsignalled { event: u32 },
-    /// A lane stops at a task.
-    Waits { lane: usize, position: usize, event: u32 },
+/// What keeps a schedule from running to its end: an event that no task signals, or that the task
+/// at a lane and position waits for.
+pub(crate) struct Stuck {
+    pub(crate) event: u32,
+    pub(crate) waits: Option<(usize, usize)>,
 }
 
 /// A task: its lane and its place there.
@@ -81,7 +80,7 @@ pub(crate) fn derive(schedule: &Schedule) -> Result<Order, Vec<Stuck>> {
         }
     }
     let silent = (0u32..).zip(&pending).filter(|(_, count)| **count == 0);
-    let mut stuck: Vec<Stuck> = silent.map(|(event, _)| Stuck::Unsignalled { event }).collect();
+    let mut stuck: Vec<Stuck> = silent.map(|(event, _)| Stuck { event, waits: None }).collect();
     let mut run = Run {
         schedule,
         order: Order { lanes, starts, before: vec![0; tasks * lanes] },
@@ -103,7 +102,7 @@ pub(crate) fn derive(schedule: &Schedule) -> Result<Order, Vec<Stuck>> {
         let position = run.done[lane];
         let Some(task) = schedule.lanes[lane].get(position) else { continue };
         if let Some(event) = run.missing(task) {
-            stuck.push(Stuck::Waits { lane, position, event: event as u32 });
+            stuck.push(Stuck { event: event as u32, waits: Some((lane, position)) });
         }
     }
     if stuck.is_empty() { Ok(run.order) } else { Err(stuck) }

@@ -3,7 +3,7 @@
 mod example;
 
 use dctms_ir::plan::{Plan, Task};
-use dctms_ir::{EventId, OpId, Residence, Size, TensorId};
+use dctms_ir::{EventId, OpId, PhaseId, Residence, Size, TensorId};
 use dctms_verifier::{Rule, verify};
 use example::{LOAD, SLOT_BYTES, STEP, colour, id, op, plan, put_on, steps};
 
@@ -98,6 +98,18 @@ fn r2_conflicting_accesses_are_ordered() {
         let (index, out) = (op(plan, "sample"), id(plan, "out"));
         plan.program.phases[STEP].ops[index].workspace[0] = out;
     });
+}
+
+/// Phases that may run at the same time are ordered by nothing.
+#[test]
+fn r2_phases_that_overlap_touch_no_common_bytes() {
+    let overlap = |plan: &mut Plan, pair: (usize, usize)| {
+        plan.program.flow.overlap.push((PhaseId::of(pair.0), PhaseId::of(pair.1)));
+    };
+    // Loading writes what a step reads.
+    refuse(Rule::R2, "load beside step", |plan| overlap(plan, (LOAD, STEP)));
+    refuse(Rule::R2, "step beside load", |plan| overlap(plan, (STEP, LOAD)));
+    refuse(Rule::Form, "an unknown phase", |plan| overlap(plan, (STEP, 7)));
 }
 
 #[test]

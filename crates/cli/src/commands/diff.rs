@@ -98,6 +98,11 @@ fn causes(old: &Plan, new: &Plan) -> Vec<Change> {
     add("model header", models(old, header), models(new, header));
     let whole = |m: &dctms_ir::program::ModelInfo| m.file_complete.to_string();
     add("file complete", models(old, whole), models(new, whole));
+    let steps = |plan: &Plan| {
+        let words = if plan.program.flow.overlap.is_empty() { "exclusive" } else { "may overlap" };
+        words.to_string()
+    };
+    add("steps of different models", steps(old), steps(new));
     for ((what, old), (_, new)) in bounds(&old.bounds).into_iter().zip(bounds(&new.bounds)) {
         add(what, old, new);
     }

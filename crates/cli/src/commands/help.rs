@@ -7,6 +7,7 @@ pub const GENERAL: &str = "\
 dctms: language models inside a memory envelope that is proven before they run
 
   dctms plan [MODEL]              the memory envelope, before anything is loaded
+  dctms plan MODEL MODEL …        several models resident together under one limit
   dctms plan --diff OLD NEW       what changed between two plans, in bytes and why
   dctms run [MODEL] -p TEXT       generate text (chat template, greedy)
   dctms eval [MODEL] --perplexity FILE
@@ -47,8 +48,11 @@ Bounds and machine
 
 const PLAN: &str = "\
 dctms plan [MODEL] [options]      the memory envelope, before anything is loaded
+dctms plan MODEL MODEL … [options]
+                                  several models resident together, transients shared
 dctms plan --diff OLD.json NEW.json [--json]
 
+  --overlap               steps of different models may run at the same time
   --fit BYTES             the largest context that fits into so much
   --chat                  for a conversation, whose texts take heap as well
   --replan                with --chat: for one that may make larger plans
@@ -104,7 +108,7 @@ dctms bench [MODEL] [options]     speed, latency and memory inside the envelope
 ";
 
 const VERIFY: &str = "\
-dctms verify PLAN.json [--model FILE]
+dctms verify PLAN.json [--model FILE]…
 
 Checks every rule of a plan that comes from disk; with --model, also that it is a plan of that
 model. Exit code 2 with the violations.

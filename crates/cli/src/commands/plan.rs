@@ -1,4 +1,5 @@
-//! `dctms plan`: the memory envelope of a model before anything of it is loaded.
+//! `dctms plan`: the memory envelope of a model, or of several that are resident together, before
+//! anything of them is loaded.
 //!
 //! Reads headers only. Standard output carries the table or, with `--json`, the plan; what is true
 //! only now (free memory) and refusals go to standard error. The plan is verified before it is
@@ -7,8 +8,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use dctms_engine::planning::{self, PlanSettings};
+use dctms_engine::planning::{self, PlanSettings, Together};
 use dctms_engine::{Class, EngineError, Model};
+use dctms_ir::join::Steps;
 use dctms_ir::limits::LANES_MAX;
 use dctms_ir::{Plan, json};
 use dctms_system::heap::Region;
@@ -28,9 +30,9 @@ use crate::report;
 use crate::room::{Growth, for_conversation};
 use crate::show::grouped;
 use crate::table::{self, Shown};
+use crate::together;
 
 /// What the words say.
-#[derive(Default)]
 struct Words {
     plan: PlanArgs,
     /// Names of the plan's options that were written.
@@ -42,6 +44,8 @@ struct Words {
     diff: bool,
     chat: bool,
     replan: bool,
+    /// Whether steps of different models may run at the same time.
+    steps: Steps,
     html: Option<PathBuf>,
     output: Option<PathBuf>,
 }
@@ -63,31 +67,55 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
             }
         };
     }
-    let path = match words.files.as_slice() {
-        [] => model_path(None)?,
-        [path] => path.clone(),
-        [_, second, ..] => {
-            let second = named(second);
-            return Err(
-                UsageError::Wrong(format!("{second}: one model is planned at a time")).into()
-            );
-        }
-    };
-    let model = Model::open(&path)?;
-    let settings = settings_of(&words, &limited(&words), &model)?;
+    let resident = open(&words)?;
+    let settings = settings_of(&words, &limited(&words), &resident)?;
     let wish = words.fit.map_or(Wish::Asked, |_| Wish::Fit(settings.machine.memory_bytes));
-    let (choice, mut plan) = choose(&model, &settings, &words.given, wish)?;
+    let (choice, mut plan) = choose(&resident, &settings, &words.given, wish)?;
     if words.hash {
-        plan.program.models[0].sha256 = Some(super::hash::of_files(&model)?);
+        for (info, model) in plan.program.models.iter_mut().zip(&resident.models) {
+            info.sha256 = Some(super::hash::of_files(model)?);
+        }
     }
     planning::certify(&plan)?;
-    let prices = prices_of(&words, &model, &settings, &plan)?;
-    print(&words, &Shown { plan: &plan, choice: &choice, prices: &prices })?;
-    verdict(&words, &model, &settings, &plan)
+    let prices = prices_of(&words, &resident, &settings, &plan)?;
+    let alone = together::alone(&resident, &settings, &plan)?;
+    print(&words, &Shown { plan: &plan, choice: &choice, prices: &prices, alone: &alone })?;
+    verdict(&words, &resident, &settings, &plan)
+}
+
+/// Opens the models that the words name: the default one when they name none.
+fn open(words: &Words) -> Result<Together, EngineError> {
+    let paths = match words.files.as_slice() {
+        [] => vec![model_path(None)?],
+        paths => paths.to_vec(),
+    };
+    let models = paths.iter().map(|path| {
+        // With several, a defect has to say whose it is.
+        Model::open(path).map_err(|error| match error.message.contains(&named(path)) {
+            false if paths.len() > 1 => {
+                EngineError::new(error.class, format!("{}: {error}", named(path)))
+            }
+            true | false => error,
+        })
+    });
+    Ok(Together { models: models.collect::<Result<_, _>>()?, steps: words.steps })
 }
 
 fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
-    let mut words = Words::default();
+    let mut words = Words {
+        plan: PlanArgs::default(),
+        given: BTreeSet::new(),
+        files: Vec::new(),
+        fit: None,
+        json: false,
+        hash: false,
+        diff: false,
+        chat: false,
+        replan: false,
+        steps: Steps::Exclusive,
+        html: None,
+        output: None,
+    };
     while let Some(argument) = parser.next()? {
         match argument {
             Value(value) => words.files.push(PathBuf::from(value)),
@@ -96,6 +124,7 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
             Long("diff") => words.diff = true,
             Long("chat") => words.chat = true,
             Long("replan") => words.replan = true,
+            Long("overlap") => words.steps = Steps::Overlapping,
             Long("html") => words.html = Some(PathBuf::from(parser.value()?)),
             Long("fit") => words.fit = Some(bytes(parser, "fit")?),
             Short('o') | Long("output") => words.output = Some(PathBuf::from(parser.value()?)),
@@ -117,6 +146,14 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
         let message = "--replan: a plan has it with --chat only".to_string();
         return Err(UsageError::Wrong(message));
     }
+    if words.chat && words.files.len() > 1 {
+        let message = "--chat: a conversation is with one model".to_string();
+        return Err(UsageError::Wrong(message));
+    }
+    if words.steps == Steps::Overlapping && words.files.len() < 2 {
+        let message = "--overlap is for steps of different models: name two or more".to_string();
+        return Err(UsageError::Wrong(message));
+    }
     Ok(words)
 }
 
@@ -128,18 +165,22 @@ fn limited(words: &Words) -> PlanArgs {
 }
 
 /// The settings of a run, or of a conversation.
-fn settings_of(words: &Words, args: &PlanArgs, model: &Model) -> Result<PlanSettings, EngineError> {
+fn settings_of(
+    words: &Words,
+    args: &PlanArgs,
+    resident: &Together,
+) -> Result<PlanSettings, EngineError> {
     let settings = settings(args)?;
     Ok(match (words.chat, words.replan) {
         (false, _) => settings,
-        (true, false) => for_conversation(settings, model, Growth::Bounded),
-        (true, true) => for_conversation(settings, model, Growth::Replanned),
+        (true, false) => for_conversation(settings, &resident.models[0], Growth::Bounded),
+        (true, true) => for_conversation(settings, &resident.models[0], Growth::Replanned),
     })
 }
 
 fn prices_of(
     words: &Words,
-    model: &Model,
+    resident: &Together,
     now: &PlanSettings,
     plan: &Plan,
 ) -> Result<Prices, EngineError> {
@@ -147,11 +188,11 @@ fn prices_of(
     let more_lanes = match lanes as usize <= LANES_MAX {
         true => {
             let args = PlanArgs { lanes: Some(lanes), ..limited(words) };
-            Some(settings_of(words, &args, model)?)
+            Some(settings_of(words, &args, resident)?)
         }
         false => None,
     };
-    Ok(prices(model, now, more_lanes.as_ref(), &plan.bounds, &plan.envelope))
+    Ok(prices(resident, now, more_lanes.as_ref(), &plan.bounds, &plan.envelope))
 }
 
 fn print(words: &Words, shown: &Shown<'_>) -> Result<(), Failure> {
@@ -174,14 +215,15 @@ fn print(words: &Words, shown: &Shown<'_>) -> Result<(), Failure> {
 /// The exit code: 3 when the limit is too small, or what is free of it now.
 fn verdict(
     words: &Words,
-    model: &Model,
+    resident: &Together,
     settings: &PlanSettings,
     plan: &Plan,
 ) -> Result<(), Failure> {
     let envelope = &plan.envelope;
     if !envelope.fits() {
-        let advice = advise(model, settings, plan, envelope.hardware);
-        let refusal = refusal(envelope, &plan.machine.memory_source, &advice);
+        let advice = advise(resident, settings, plan, envelope.hardware);
+        let mut refusal = refusal(envelope, &plan.machine.memory_source, &advice);
+        refusal.push_str(&together::asked(plan));
         return Err(EngineError::new(Class::DoesNotFit, refusal).into());
     }
     // A plan for another machine or another limit says nothing of this one.

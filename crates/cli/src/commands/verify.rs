@@ -1,5 +1,5 @@
 //! `dctms verify`: checks a plan that comes from disk, by the verifier alone, and with `--model`
-//! that it is a plan of that model.
+//! that it is a plan of that model (given again for each model of a joint plan, in order).
 //!
 //! Believes nothing of the file. Without a model a plan can only be *internally consistent*: it
 //! computes what its own graph says; with one, the graph is built again from the file's header,
@@ -7,11 +7,12 @@
 
 use std::path::PathBuf;
 
-use dctms_engine::planning::{plan_unverified, program};
+use dctms_engine::planning::{Together, legal_program, plan_unverified};
 use dctms_engine::{Class, EngineError, Model};
+use dctms_ir::join::Steps;
 use dctms_ir::op::OpKind;
 use dctms_ir::{Plan, Program};
-use dctms_planner::{Activations, grain, legalise};
+use dctms_planner::Activations;
 use dctms_system::heap::Region;
 use lexopt::prelude::*;
 
@@ -33,7 +34,7 @@ const LINES_MAX: usize = 50;
 /// Usage; a file that is no plan, or a plan that breaks a rule or is of another model (exit
 /// code 2).
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
-    let (path, model) = parse(parser)?;
+    let (path, models) = parse(parser)?;
     HEAP.open_compile_region(READING_HEAP_BYTES)?;
     let _scope = HEAP.scope(Region::Compile);
     let plan = read_plan(&path)?;
@@ -44,16 +45,17 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
             return Err(refuse(&format!("{} is not a right plan", named(&path)), &lines));
         }
     };
-    let scope = match &model {
-        None => "internally consistent only: give --model FILE to compare it with a model".into(),
-        Some(model_path) => {
-            let model = Model::open(model_path)?;
-            let found = against_model(&plan, &model)?;
+    let scope = match models.as_slice() {
+        [] => "internally consistent only: give --model FILE to compare it with a model".into(),
+        paths => {
+            let names: Vec<String> = paths.iter().map(|path| named(path)).collect();
+            let names = names.join(" and ");
+            let found = against_models(&plan, paths)?;
             if !found.is_empty() {
-                let what = format!("{} is not a plan of {}", named(&path), named(model_path));
+                let what = format!("{} is not a plan of {names}", named(&path));
                 return Err(refuse(&what, &found));
             }
-            format!("the graph is the one of {}", named(model_path))
+            format!("the graph is the one of {names}")
         }
     };
     let total = plan.envelope.total;
@@ -66,18 +68,18 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     ))
 }
 
-fn parse(parser: &mut lexopt::Parser) -> Result<(PathBuf, Option<PathBuf>), UsageError> {
-    let (mut path, mut model) = (None, None);
+fn parse(parser: &mut lexopt::Parser) -> Result<(PathBuf, Vec<PathBuf>), UsageError> {
+    let (mut path, mut models) = (None, Vec::new());
     while let Some(argument) = parser.next()? {
         match argument {
             Value(value) if path.is_none() => path = Some(PathBuf::from(value)),
-            Long("model") => model = Some(PathBuf::from(parser.value()?)),
+            Long("model") => models.push(PathBuf::from(parser.value()?)),
             other @ (Value(_) | Long(_) | Short(_)) => return Err(unknown(&other)),
         }
     }
     let path =
-        path.ok_or_else(|| UsageError::Wrong("verify PLAN.json [--model FILE]".to_string()))?;
-    Ok((path, model))
+        path.ok_or_else(|| UsageError::Wrong("verify PLAN.json [--model FILE]…".to_string()))?;
+    Ok((path, models))
 }
 
 fn refuse(what: &str, lines: &[String]) -> Failure {
@@ -92,31 +94,40 @@ fn refuse(what: &str, lines: &[String]) -> Failure {
     Failure::Reported(Class::File.exit_code())
 }
 
-/// What of the plan is not as the model's file has it.
-fn against_model(plan: &Plan, model: &Model) -> Result<Vec<String>, EngineError> {
+/// What of the plan is not as the models' files have it.
+fn against_models(plan: &Plan, paths: &[PathBuf]) -> Result<Vec<String>, EngineError> {
+    let steps = match plan.program.flow.overlap.is_empty() {
+        true => Steps::Exclusive,
+        false => Steps::Overlapping,
+    };
+    let models = paths.iter().map(|path| Model::open(path)).collect::<Result<_, _>>()?;
+    let resident = Together { models, steps };
     // Bounds or lanes that make no program are the plan's defect, not the command's.
-    let mut built = match rebuilt(plan, model) {
+    let mut built = match rebuilt(plan, &resident) {
         Ok(built) => built,
         Err(error) => return Ok(vec![format!("no program has the plan's bounds: {error}")]),
     };
-    if plan.program.models.first().is_some_and(|stated| stated.sha256.is_some()) {
-        built.models[0].sha256 = Some(hash::of_files(model)?);
+    let stated = plan.program.models.iter().map(|info| info.sha256.is_some());
+    for ((info, model), stated) in built.models.iter_mut().zip(&resident.models).zip(stated) {
+        if stated {
+            info.sha256 = Some(hash::of_files(model)?);
+        }
     }
     let mut found = differences(&plan.program, &built);
-    found.extend(runtime_differences(plan, model)?);
+    found.extend(runtime_differences(plan, &resident)?);
     Ok(found)
 }
 
 /// Terms of the process that are below what this program takes: no graph says anything of them,
 /// so they are computed again for the plan's lanes.
-fn runtime_differences(plan: &Plan, model: &Model) -> Result<Vec<String>, EngineError> {
+fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, EngineError> {
     let args = PlanArgs {
         lanes: Some(plan.machine.lanes),
         isa: Some(plan.machine.isa.clone()),
         memory_limit: Some(plan.machine.memory_bytes),
         ..PlanArgs::default()
     };
-    let own = plan_unverified(model, &settings(&args)?, &plan.bounds)?.envelope;
+    let own = plan_unverified(resident, &settings(&args)?, &plan.bounds)?.envelope;
     let (stated, needed) = (&plan.envelope.runtime, &own.runtime);
     let terms = [
         ("heap", stated.heap, needed.heap),
@@ -135,13 +146,9 @@ fn runtime_differences(plan: &Plan, model: &Model) -> Result<Vec<String>, Engine
     Ok(found)
 }
 
-/// The legalised program of a model with a plan's bounds and lanes.
-fn rebuilt(plan: &Plan, model: &Model) -> Result<Program, EngineError> {
-    let logical = program(model, &plan.bounds)?;
-    let lanes = plan.machine.lanes;
-    let mut built = legalise::legalise(&logical, lanes, activations(plan))?;
-    grain::assign(&mut built, lanes);
-    Ok(built)
+/// The legalised program of the models with a plan's bounds and lanes.
+fn rebuilt(plan: &Plan, resident: &Together) -> Result<Program, EngineError> {
+    legal_program(resident, &plan.bounds, plan.machine.lanes, activations(plan))
 }
 
 /// Which path of the products a plan takes: seen from its operations.

@@ -9,12 +9,14 @@ mod html;
 
 use std::fmt::Write as _;
 
+use dctms_ir::join::label;
 use dctms_ir::json;
 
 use crate::show::{grouped, mebibytes, ratio};
 use crate::table::{
     Shown, bounds_rows, envelope_rows, main_phase, price_rows, reduction, synchronisation_rows,
 };
+use crate::together;
 
 use html::{escape, script_safe};
 
@@ -43,6 +45,7 @@ pub fn page(shown: &Shown<'_>) -> String {
     bounds_section(&mut out, shown);
     prices_section(&mut out, shown);
     out.push_str("</div>\n</div>\n");
+    together_section(&mut out, shown);
     out.push_str(EXPLORER);
     out.push_str("<noscript><p>The arena and the lanes are drawn by a script.</p></noscript>\n");
     out.push_str("<div class=\"columns\">\n");
@@ -77,11 +80,13 @@ fn title(shown: &Shown<'_>) -> String {
 fn heading(out: &mut String, shown: &Shown<'_>, title: &str) {
     let plan = shown.plan;
     let _ = writeln!(out, "<h1>{title}</h1>");
-    for model in &plan.program.models {
+    let several = plan.program.models.len() > 1;
+    for (index, model) in plan.program.models.iter().enumerate() {
+        let label = if several { format!("{} = ", label(index)) } else { String::new() };
         let complete = if model.file_complete { "file complete" } else { "file incomplete" };
         let _ = writeln!(
             out,
-            "<p class=\"facts\">{}, {} parameters, {complete}; for {} lanes, {}</p>",
+            "<p class=\"facts\">{label}{}, {} parameters, {complete}; for {} lanes, {}</p>",
             escape(&model.architecture),
             grouped(model.parameters),
             plan.machine.lanes,
@@ -155,6 +160,21 @@ fn prices_section(out: &mut String, shown: &Shown<'_>) {
     table(out, "prices", "What one more costs", &["One more", "Bytes", ""]);
     for (name, bytes, note) in price_rows(shown.prices) {
         cells(out, name, &[(&bytes, "n"), (&note, "")]);
+    }
+    end(out);
+}
+
+fn together_section(out: &mut String, shown: &Shown<'_>) {
+    if shown.alone.is_empty() {
+        return;
+    }
+    let names = together::columns(shown.plan);
+    let names: Vec<&str> =
+        std::iter::once("Bytes").chain(names.iter().map(String::as_str)).collect();
+    table(out, "together", &together::title(shown.plan), &names);
+    for (name, _, bytes) in together::rows(shown.plan, shown.alone) {
+        let numbers: Vec<(&str, &str)> = bytes.iter().map(|text| (text.as_str(), "n")).collect();
+        cells(out, &name, &numbers);
     }
     end(out);
 }

@@ -349,9 +349,18 @@ fn flow(node: &Node<'_, '_>, names: &[String]) -> Result<Flow> {
     if next.keys()? != names.len() {
         return Err(next.error(format!("{} phases, but there are {}", next.keys()?, names.len())));
     }
+    let pair = |node: &Node<'_, '_>| match ids(node)?.as_slice() {
+        [one, other] => Ok((*one, *other)),
+        _ => Err(node.error("not a pair of phases")),
+    };
     Ok(Flow {
         entry: ids(&node.get("entry")?)?,
         next: names.iter().map(|name| ids(&next.get(name)?)).collect::<Result<_>>()?,
+        // Absent where no phases overlap.
+        overlap: match node.find("overlap")? {
+            Some(pairs) => pairs.list(PHASES_MAX * PHASES_MAX, pair)?,
+            None => Vec::new(),
+        },
     })
 }
 

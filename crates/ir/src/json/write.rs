@@ -233,6 +233,12 @@ fn flow(out: &mut String, plan: &Plan) {
                 }
             });
         });
+        let overlap = &plan.program.flow.overlap;
+        if !overlap.is_empty() {
+            o.with("overlap", |out| {
+                list(out, overlap, |out, (one, other)| names(out, &[*one, *other]));
+            });
+        }
     });
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, RuntimeBytes};
 use dctms_ir::program::ModelInfo;
 use dctms_ir::{Dtype, Plan, Program};
@@ -201,11 +202,15 @@ pub fn bounds(sequences: u64) -> Bounds {
 
 /// The plan of a model on some lanes.
 pub fn plan(shape: Shape, lanes: u32, sequences: u64) -> Plan {
+    plan_of(&program(shape, sequences), bounds(sequences), lanes, Activations::Quantised)
+}
+
+/// The logical program of a model.
+pub fn program(shape: Shape, sequences: u64) -> Program {
     let file = TableFile::new(shape);
-    let bounds = bounds(sequences);
     let config = read_config(&file).expect("a configuration");
     let options = BuildOptions {
-        bounds: bounds.clone(),
+        bounds: bounds(sequences),
         tokenizer_bytes: 100_000,
         vocabulary: (64, 200_000),
         penalty_window: 64,
@@ -219,12 +224,22 @@ pub fn plan(shape: Shape, lanes: u32, sequences: u64) -> Plan {
         architecture: shape.architecture.to_string(),
         parameters: 1,
     });
-    plan_of(&program, bounds, lanes, Activations::Quantised)
+    program
 }
 
 /// The plan of any logical program.
 pub fn plan_of(program: &Program, bounds: Bounds, lanes: u32, activations: Activations) -> Plan {
-    let options = PlanOptions {
+    dctms_planner::plan(program, &options(bounds, lanes, activations)).expect("a plan")
+}
+
+/// The plan of several programs that are resident together.
+pub fn together(programs: &[Program], lanes: u32, steps: Steps) -> Plan {
+    let options = options(bounds(1), lanes, Activations::Quantised);
+    dctms_planner::plan_together(programs, steps, &options).expect("a plan")
+}
+
+fn options(bounds: Bounds, lanes: u32, activations: Activations) -> PlanOptions {
+    PlanOptions {
         bounds,
         machine: Machine {
             memory_bytes: 1 << 34,
@@ -240,6 +255,5 @@ pub fn plan_of(program: &Program, bounds: Bounds, lanes: u32, activations: Activ
         heap_per_event_bytes: 64,
         compile_heap_bytes: 1 << 20,
         not_covered: vec!["kernel page tables".to_string()],
-    };
-    dctms_planner::plan(program, &options).expect("a plan")
+    }
 }

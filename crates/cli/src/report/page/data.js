@@ -19,7 +19,7 @@ const GROUPS = {
 
 /** The layer that a name belongs to, or null. */
 function layerOf(name) {
-  const found = /(?:^|\.)(?:blk|kv)\.(\d+)\./.exec(name);
+  const found = /(?:^|[.:])(?:blk|kv)\.(\d+)\./.exec(name);
   return found ? Number(found[1]) : null;
 }
 
