@@ -6,6 +6,9 @@ use dctms_system::output::Stream;
 use crate::args::UsageError;
 use crate::show::printable;
 
+/// Exit code of a command that was interrupted before it had its figure: 128 + `SIGINT`.
+pub const INTERRUPTED: u8 = 130;
+
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {

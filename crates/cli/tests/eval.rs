@@ -55,3 +55,26 @@ fn refusals() {
     let text = fixture("alice.txt");
     dctms("eval").arg(&text).arg("--perplexity").arg(&text).refused(FILE, &["GGUF"]);
 }
+
+/// What came of a part of the text is no figure of the text.
+#[test]
+fn ctrl_c_gives_no_figure() {
+    let folder = Folder::new();
+    for words in ["", "--json"] {
+        let text = std::fs::read_to_string(fixture("alice.txt")).expect("the text");
+        let text = folder.file("text", text.repeat(20));
+        let child = dctms("eval").arg(fixture("gemma3-f16.gguf")).arg("--perplexity").arg(text);
+        let running = child.args("--ctx-size 64").args(words).start();
+        running.wait_until_it_catches(libc::SIGINT);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        running.signal(libc::SIGINT);
+        let output = running.end();
+        assert_eq!(output.code(), 130, "{output:?}");
+        assert!(output.stderr.contains("interrupted after"), "{output:?}");
+        assert!(!output.stdout.contains("perplexity "), "{output:?}");
+        if !words.is_empty() {
+            let report: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
+            assert_eq!(report["complete"], false, "{report}");
+        }
+    }
+}

@@ -16,7 +16,7 @@
 
 use crate::error::{Class, EngineError};
 use crate::generation::Control;
-use crate::runner::Runner;
+use crate::runner::{Prefilled, Runner};
 
 /// Which tokens are evaluated, and how they are cut.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,8 @@ impl Sums {
 }
 
 /// Measures the perplexity. `after_chunk` hears the figures so far, and may stop: then they are
-/// the result.
+/// the result, as they are after an interrupt of the runner. Fewer chunks than the text has are
+/// how a caller knows.
 ///
 /// # Errors
 /// Class `Usage` for a text of less than a chunk, or a chunk of less than three tokens; class
@@ -87,7 +88,11 @@ pub fn perplexity(
     let mut sums = Sums::default();
     let mut result = sums.perplexity(0);
     for (index, chunk) in tokens.chunks_exact(ctx_size).enumerate() {
-        evaluate_chunk(runner, chunk, bos, &mut sums)?;
+        let mut with_chunk = sums;
+        if evaluate_chunk(runner, chunk, bos, &mut with_chunk)? != Prefilled::Whole {
+            break;
+        }
+        sums = with_chunk;
         result = sums.perplexity(index + 1);
         if after_chunk(&result) == Control::Stop {
             break;
@@ -116,7 +121,7 @@ fn evaluate_chunk(
     chunk: &[u32],
     bos: Option<u32>,
     sums: &mut Sums,
-) -> Result<(), EngineError> {
+) -> Result<Prefilled, EngineError> {
     let bounds = runner.bounds();
     let step = bounds.prefill_chunk.min(bounds.logit_rows) as usize;
     let scored = chunk.len() / 2;
@@ -133,13 +138,17 @@ fn evaluate_chunk(
             given[0] = bos;
         }
         let first = scored.clamp(start, end - 1);
-        runner.prefill_with_rows(0, given, start as u32, first - start..end - start)?;
+        let rows = first - start..end - start;
+        let prefilled = runner.prefill_with_rows(0, given, start as u32, rows)?;
+        if prefilled != Prefilled::Whole {
+            return Ok(prefilled);
+        }
         for position in scored.max(start)..end {
             let next = chunk[position + 1] as usize;
             sums.add(-runner.log_probability(position - first, next));
         }
     }
-    Ok(())
+    Ok(Prefilled::Whole)
 }
 
 /// Most tokens of a prefill step.

@@ -11,7 +11,7 @@ use dctms_text::{ControlTokens, LeadingSpace, StreamDecoder, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
-use crate::runner::{Runner, Step};
+use crate::runner::{Prefilled, Runner, Step};
 
 /// Longest stop text, bytes: so much output is held back to look for one.
 pub const STOP_BYTES_MAX: usize = 256;
@@ -304,13 +304,11 @@ pub fn generate(
         sequence.random = dctms_exec::sample::random_state(options.seed.wrapping_add(index as u64));
         let (slot, position) = (sequence.slot, sequence.position());
         let prompt = &sequence.context[sequence.cached..];
-        let mut control = Control::Continue;
-        runner.prefill(slot, prompt, position, &mut |_| {
-            control = emit(index, "");
-            control == Control::Continue
-        })?;
-        if control == Control::Stop {
-            // The chunks that ran are in the caches, but nobody will go on from here.
+        let prefilled = runner
+            .prefill(slot, prompt, position, &mut |_| emit(index, "") == Control::Continue)?;
+        if let Prefilled::Stopped { done } = prefilled {
+            // Whoever goes on runs the rest.
+            sequence.cached += done;
             sequence.finish = Some(Finish::Cancelled);
             break;
         }

@@ -6,7 +6,8 @@
 
 use dctms_exec::sample::SamplerRecord;
 use dctms_exec::{
-    CertifiedPlan, ConstantBytes, HostTensor, LoadHost, RetiredSession, Session, SessionOptions,
+    CertifiedPlan, ConstantBytes, HostTensor, LoadHost, Ran, RetiredSession, Session,
+    SessionOptions,
 };
 use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::limits::SEGMENT;
@@ -28,6 +29,20 @@ pub struct Step {
     pub position: u32,
 }
 
+/// How a prefill ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefilled {
+    /// Every token was appended.
+    Whole,
+    /// It was stopped. The caches hold the first `done` tokens, whole chunks; from there on they
+    /// are to be run again. (Not from earlier: in the ring of a sliding window, what the last
+    /// chunks saw may be overwritten.)
+    Stopped {
+        /// Tokens.
+        done: usize,
+    },
+}
+
 /// A loaded decoder.
 pub struct Runner {
     session: Session,
@@ -39,6 +54,8 @@ pub struct Runner {
     window: u32,
     /// Rows of the logits of the last step.
     rows: usize,
+    /// Whether a prefill is to stop.
+    interrupt: fn() -> bool,
 }
 
 struct Phases {
@@ -120,6 +137,7 @@ impl Runner {
             vocabulary: vocabulary as usize,
             window,
             rows: 0,
+            interrupt: || false,
         })
     }
 
@@ -143,6 +161,12 @@ impl Runner {
         self.session.take_over(old, positions)
     }
 
+    /// From now on every lane asks this before each task of a prefill, and a prefill stops within
+    /// the longest task once the answer is yes. (A decode step is short: it is always whole.)
+    pub fn interrupt_by(&mut self, interrupt: fn() -> bool) {
+        self.interrupt = interrupt;
+    }
+
     /// The bounds of the plan.
     #[must_use]
     pub fn bounds(&self) -> &Bounds {
@@ -164,7 +188,7 @@ impl Runner {
     }
 
     /// Appends `tokens` to a slot from `position` on, chunk by chunk; the logits of the last one
-    /// are then row 0. `after_chunk` may stop it between chunks.
+    /// are then row 0. `after_chunk` may stop it between chunks, the interrupt inside of one.
     ///
     /// # Errors
     /// Class `OverBound` when the positions pass N + M.
@@ -174,7 +198,7 @@ impl Runner {
         tokens: &[u32],
         position: u32,
         after_chunk: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Prefilled, EngineError> {
         self.check_context(position as usize + tokens.len())?;
         self.check_slot(slot)?;
         self.check_tokens(tokens.iter().copied())?;
@@ -189,14 +213,17 @@ impl Runner {
             self.session.integers_mut(self.host.rows)[0] = part.len() as u32 - 1;
             self.session.set_dim(self.dims.tokens, part.len() as u64)?;
             self.session.set_dim(self.dims.rows, 1)?;
-            self.session.run(self.phases.prefill)?;
+            let ran = self.session.run_unless(self.phases.prefill, &self.interrupt)?;
+            if ran == Ran::Interrupted {
+                return Ok(Prefilled::Stopped { done });
+            }
             done += part.len();
-            if !after_chunk(done) {
-                break;
+            if !after_chunk(done) && done < tokens.len() {
+                return Ok(Prefilled::Stopped { done });
             }
         }
         self.rows = 1;
-        Ok(())
+        Ok(Prefilled::Whole)
     }
 
     /// As [`Runner::prefill`] of at most one chunk, with the logits of the tokens at the indices
@@ -210,7 +237,7 @@ impl Runner {
         tokens: &[u32],
         position: u32,
         wanted: impl ExactSizeIterator<Item = usize>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Prefilled, EngineError> {
         self.check_context(position as usize + tokens.len())?;
         self.check_slot(slot)?;
         self.check_tokens(tokens.iter().copied())?;
@@ -227,9 +254,12 @@ impl Runner {
             assert!(index < tokens.len(), "row {index} of {} tokens", tokens.len());
             *target = index as u32;
         }
-        self.session.run(self.phases.prefill)?;
+        let ran = self.session.run_unless(self.phases.prefill, &self.interrupt)?;
         self.rows = rows;
-        Ok(())
+        Ok(match ran {
+            Ran::Whole => Prefilled::Whole,
+            Ran::Interrupted => Prefilled::Stopped { done: 0 },
+        })
     }
 
     /// One token of each sequence; the logits' rows are in the order of `steps`.

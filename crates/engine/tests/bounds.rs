@@ -37,7 +37,7 @@ fn answer(runner: &mut Runner) -> Vec<u32> {
 }
 
 /// A refusal of that class, naming both numbers.
-fn refused(result: Result<(), EngineError>, class: Class, parts: &[&str]) {
+fn refused<T: std::fmt::Debug>(result: Result<T, EngineError>, class: Class, parts: &[&str]) {
     let error = result.expect_err("it must be refused");
     assert_eq!(error.class, class, "{error}");
     for part in parts {

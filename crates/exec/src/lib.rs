@@ -22,4 +22,4 @@ pub mod session;
 pub use error::ExecError;
 pub use load::LoadHost;
 pub use retired::RetiredSession;
-pub use session::{CertifiedPlan, ConstantBytes, HostTensor, Session, SessionOptions};
+pub use session::{CertifiedPlan, ConstantBytes, HostTensor, Ran, Session, SessionOptions};

@@ -3,6 +3,7 @@
 //! What a run checks is small: dims within their bounds, and the phase allowed after the last
 //! one. Everything else was proved before. From [`Session::start`] on nothing here allocates.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dctms_ir::Residence;
@@ -78,6 +79,15 @@ impl ConstantBytes {
         // bytes, R3), which was over when this value was made and cannot run again.
         unsafe { memory.bytes(self.place) }
     }
+}
+
+/// How a run that may be interrupted ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// Every task ran.
+    Whole,
+    /// Some did not. What the phase writes is to be taken for unwritten, state included.
+    Interrupted,
 }
 
 /// A plan in execution.
@@ -189,7 +199,7 @@ impl Session {
         if self.last.is_some() {
             return Err(self.order_error(phase));
         }
-        self.run_with(phase, Some(host))?;
+        self.run_with(phase, Some(host), None)?;
         self.phases[phase.index()].code = PhaseCode::default();
         Ok(())
     }
@@ -217,10 +227,37 @@ impl Session {
     /// # Errors
     /// A phase that may not follow the last one, or a lane that panicked.
     pub fn run(&mut self, phase: PhaseId) -> Result<(), ExecError> {
-        self.run_with(phase, None)
+        self.run_with(phase, None, None).map(|_| ())
     }
 
-    fn run_with(&mut self, phase: PhaseId, host: Option<&dyn LoadHost>) -> Result<(), ExecError> {
+    /// As [`Session::run`], but every lane asks `stop` before each task and, once the answer is
+    /// yes, only passes its waits and signals on. So a run ends within the longest task.
+    ///
+    /// A task that was left out is seen by whatever waits for it (its signal comes after the
+    /// mark), so what did run never read what was not written. For the order of phases the run has
+    /// not been: none may follow that needs it.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_unless(
+        &mut self,
+        phase: PhaseId,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Ran, ExecError> {
+        let before = self.last;
+        let ran = self.run_with(phase, None, Some(stop))?;
+        if ran == Ran::Interrupted {
+            self.last = before;
+        }
+        Ok(ran)
+    }
+
+    fn run_with(
+        &mut self,
+        phase: PhaseId,
+        host: Option<&dyn LoadHost>,
+        stop: Option<&(dyn Fn() -> bool + Sync)>,
+    ) -> Result<Ran, ExecError> {
         self.check_order(phase)?;
         self.last = Some(phase);
         let state = &mut self.phases[phase.index()];
@@ -234,11 +271,15 @@ impl Session {
             failure: &failure,
         };
         let state = &*state;
-        let step = |lane: &Lane<'_>| run_lane(lane, state, &context);
+        let interrupt = Interrupt { stop, seen: AtomicBool::new(false) };
+        let step = |lane: &Lane<'_>| run_lane(lane, state, &context, &interrupt);
         let ran = self.lanes.run(&step);
         ran.map_err(|error| ExecError::System { message: error.to_string() })?;
         match failure.into_inner() {
-            Ok(None) => Ok(()),
+            Ok(None) => Ok(match interrupt.seen.into_inner() {
+                true => Ran::Interrupted,
+                false => Ran::Whole,
+            }),
             Ok(Some(error)) => Err(error),
             Err(_) => Err(ExecError::System { message: "a lane panicked".to_string() }),
         }
@@ -313,7 +354,29 @@ impl Session {
     }
 }
 
-fn run_lane(lane: &Lane<'_>, state: &PhaseState, context: &Context<'_>) {
+/// The question whether to stop, and whether some lane was told yes.
+struct Interrupt<'a> {
+    stop: Option<&'a (dyn Fn() -> bool + Sync)>,
+    seen: AtomicBool,
+}
+
+impl Interrupt<'_> {
+    /// Whether the next task is left out. Relaxed is enough: of a task that was left out, whoever
+    /// waits for it learns by the event, which orders the mark too.
+    fn is_on(&self) -> bool {
+        let Some(stop) = self.stop else { return false };
+        if self.seen.load(Ordering::Relaxed) {
+            return true;
+        }
+        let told = stop();
+        if told {
+            self.seen.store(true, Ordering::Relaxed);
+        }
+        told
+    }
+}
+
+fn run_lane(lane: &Lane<'_>, state: &PhaseState, context: &Context<'_>, interrupt: &Interrupt<'_>) {
     let Some(commands) = state.code.lanes.get(lane.index) else { return };
     for command in commands {
         let (first, last) = command.waits;
@@ -323,7 +386,9 @@ fn run_lane(lane: &Lane<'_>, state: &PhaseState, context: &Context<'_>) {
                 return;
             }
         }
-        if let Some(body) = &command.body {
+        if let Some(body) = &command.body
+            && !interrupt.is_on()
+        {
             execute(body, command.tokens.of(context.dims), context);
         }
         if let Some(event) = command.signals {

@@ -20,7 +20,7 @@ use crate::args::{PlanArgs, UsageError, count, unknown, within};
 use crate::commands::files::read_at_most;
 use crate::commands::stream::note;
 use crate::commands::{model_path, say};
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
 use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
 
@@ -84,6 +84,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let Ready { mut prepared, tokens, bos } = prepare(&args)?;
     // Before this, a signal may simply end the process: nothing of it would be lost.
     catch_stop_requests()?;
+    prepared.runner.interrupt_by(stop_requested);
     let total = prepared.envelope.total;
     note(format_args!("dctms: {} tokens, M_max {total} bytes\n", tokens.len()));
     let input = PerplexityInput { tokens: &tokens, ctx_size: args.ctx_size as usize, bos };
@@ -100,12 +101,21 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     HEAP.open_latch();
     let allocations = HEAP.allocations() - allocations;
     let result = result?;
+    let complete = result.chunks == chunks;
+    if args.json {
+        say(&json(&args, &prepared, tokens.len(), &result, allocations, chunks)?)?;
+    }
+    if !complete {
+        // What came of a part of a text is no figure of the text.
+        note(format_args!("dctms: interrupted after {} of {chunks} chunks\n", result.chunks));
+        return Err(Failure::Reported(INTERRUPTED));
+    }
     note(format_args!(
         "dctms: ± {:.5} over {} predictions in {} chunks of {}\n",
         result.deviation, result.predictions, result.chunks, args.ctx_size
     ));
     match args.json {
-        true => say(&json(&args, &prepared, tokens.len(), &result, allocations)?),
+        true => Ok(()),
         false => say(&format!("perplexity {:.4}\n", result.perplexity)),
     }
 }
@@ -121,13 +131,20 @@ fn json(
     tokens: usize,
     result: &Perplexity,
     allocations: u64,
+    chunks: usize,
 ) -> Result<String, Failure> {
+    // JSON has no word for what no chunk gave.
+    let figure = |value: f64| match value.is_finite() {
+        true => format!("{value:.6}"),
+        false => "null".to_string(),
+    };
     Ok(format!(
-        "{{\"perplexity\":{:.6},\"deviation\":{:.6},\"tokens\":{tokens},\"chunks\":{},\
-         \"predictions\":{},\"ctx_size\":{},\"peak_bytes\":{},\"m_max_bytes\":{},\
+        "{{\"perplexity\":{},\"deviation\":{},\"complete\":{},\"tokens\":{tokens},\
+         \"chunks\":{},\"predictions\":{},\"ctx_size\":{},\"peak_bytes\":{},\"m_max_bytes\":{},\
          \"heap_peak_bytes\":{},\"heap_bytes\":{},\"allocations\":{allocations}}}\n",
-        result.perplexity,
-        result.deviation,
+        figure(result.perplexity),
+        figure(result.deviation),
+        result.chunks == chunks,
         result.chunks,
         result.predictions,
         args.ctx_size,

@@ -16,7 +16,7 @@ use dctms_engine::planning::{PlanSettings, Planned, fit_output, plan_unverified,
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::plan::Bounds;
 use dctms_system::heap::{LatchScope, OnViolation};
-use dctms_system::interrupt::catch_stop_requests;
+use dctms_system::interrupt::{catch_stop_requests, stop_requested};
 use dctms_system::process::{FaultScope, faults};
 use dctms_text::Tokenizer;
 
@@ -44,6 +44,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let mut ready = prepare(&args)?;
     // Before this, a signal may simply end the process: nothing of it would be lost.
     catch_stop_requests()?;
+    ready.prepared.runner.interrupt_by(stop_requested);
     match args.format {
         Format::Text => announce(&ready.prepared, started),
         Format::Json => warn(&ready.prepared),

@@ -12,7 +12,7 @@ use std::time::Instant;
 use dctms_engine::planning::{PlanSettings, Planned, fit, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::plan::Bounds;
-use dctms_system::interrupt::catch_stop_requests;
+use dctms_system::interrupt::{catch_stop_requests, stop_requested};
 
 use super::mebibytes;
 use super::options::RunArgs;
@@ -87,7 +87,8 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
 
 fn load(started: Started) -> Result<Prepared, EngineError> {
     let progress = Progress::new(started.weights_bytes());
-    let prepared = process::load(started, progress.listener())?;
+    let mut prepared = process::load(started, progress.listener())?;
+    prepared.runner.interrupt_by(stop_requested);
     progress.done();
     Ok(prepared)
 }
