@@ -140,13 +140,14 @@ impl VisionOp {
     #[must_use]
     pub fn updates(&self) -> bool {
         match self {
-            VisionOp::Activate(_)
+            // A block of queries is copied before its answers are written.
+            VisionOp::FullAttention(_)
+            | VisionOp::Activate(_)
             | VisionOp::FeatureScale
             | VisionOp::AddPositions { .. }
             | VisionOp::SpliceRows => true,
             VisionOp::LayerNorm { .. }
             | VisionOp::Patchify(_)
-            | VisionOp::FullAttention(_)
             | VisionOp::MergePatches { .. }
             | VisionOp::PlaceRows => false,
         }
@@ -156,7 +157,6 @@ impl VisionOp {
     #[must_use]
     pub fn may_in_place(&self) -> &'static [(u32, u32)] {
         match self {
-            // A block of queries is copied before its answers are written.
             VisionOp::FullAttention(_)
             | VisionOp::Activate(_)
             | VisionOp::FeatureScale
