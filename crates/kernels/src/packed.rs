@@ -93,17 +93,20 @@ impl QuantLayout {
     }
 
     /// Bytes of the low plane of a block of one tile.
+    #[inline]
     pub const fn low_bytes(&self) -> usize {
         self.low_bits * BLOCK_COLS * TILE_ROWS / 8
     }
 
     /// Bytes of the high plane of a block of one tile.
+    #[inline]
     pub const fn high_bytes(&self) -> usize {
         self.high_bits * BLOCK_COLS * TILE_ROWS / 8
     }
 
     /// k-groups whose high bits share a vector: each byte holds as many as fit. Only for kinds
     /// with a high plane.
+    #[inline]
     pub(crate) const fn groups_per_high_vector(&self) -> usize {
         match self.high_bits {
             1 => 8,
@@ -113,6 +116,7 @@ impl QuantLayout {
     }
 
     /// Bytes of the scales that follow the planes of a block of one tile.
+    #[inline]
     pub const fn scale_bytes(&self) -> usize {
         match self.scales {
             ScaleScheme::Block | ScaleScheme::Super32Minimum | ScaleScheme::Super16 => {
@@ -123,11 +127,13 @@ impl QuantLayout {
     }
 
     /// Bytes of a block of one tile.
+    #[inline]
     pub const fn block_bytes(&self) -> usize {
         self.low_bytes() + self.high_bytes() + self.scale_bytes()
     }
 
     /// Bytes that stand before each 8 blocks of one tile (0 for block kinds).
+    #[inline]
     pub const fn header_bytes(&self) -> usize {
         match self.scales {
             ScaleScheme::Block | ScaleScheme::BlockMinimum => 0,
@@ -137,12 +143,14 @@ impl QuantLayout {
     }
 
     /// Byte offset of block `block` in its tile.
+    #[inline]
     pub const fn block_offset_bytes(&self, block: usize) -> usize {
         let header = self.header_bytes();
         block * self.block_bytes() + (block / SUPER_BLOCKS + 1) * header
     }
 
     /// Byte offset in its tile of the header before block `block`; meaningless for block kinds.
+    #[inline]
     pub const fn header_offset_bytes(&self, block: usize) -> usize {
         let run = SUPER_BLOCKS * self.block_bytes() + self.header_bytes();
         block / SUPER_BLOCKS * run

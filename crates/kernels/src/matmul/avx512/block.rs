@@ -1,0 +1,242 @@
+//! One block of 32 columns of one tile with 512-bit vectors: unpacking, scales, and taking the
+//! accumulators of a token over it.
+//!
+//! What a block of a token gives to all rows alike, its sums with the zero point in them, comes
+//! as [`Sums`], so that it is made once for many tiles: a processor has two pipes for products,
+//! integer and float, and this kernel is bound by them. Of a block of Q4_0 eight slots are
+//! integer products, one the product of two scales, one the fused multiply-add; the conversion
+//! and the broadcasts go elsewhere.
+
+use core::arch::x86_64::*;
+
+use crate::limits::{BLOCK_GROUPS, TILE_ROWS, VECTOR_BYTES};
+use crate::matmul::kinds::Kind;
+use crate::packed::ScaleScheme;
+use crate::quantise::ActBlock;
+
+/// What one block of one token gives to all rows alike, as words to broadcast.
+///
+/// - block kinds: −z·S;
+/// - block kinds with a minimum (their zero point is 0): the bits of f32(S);
+/// - sub-blocks of 16: −z·S₀ and −z·S₁ of the two halves;
+/// - super-blocks with minima (their zero point is 0): nothing, they take the sums as they are.
+pub(super) type Sums = [i32; 2];
+
+/// The sums of a block.
+#[inline]
+pub(super) fn sums<K: Kind>(s: [i16; 2]) -> Sums {
+    let zero = K::LAYOUT.zero;
+    let [s0, s1] = s.map(i32::from);
+    match K::LAYOUT.scales {
+        ScaleScheme::Block => [-zero * (s0 + s1), 0],
+        ScaleScheme::BlockMinimum => {
+            const {
+                assert!(
+                    !matches!(K::LAYOUT.scales, ScaleScheme::BlockMinimum) || K::LAYOUT.zero == 0
+                )
+            };
+            [((s0 + s1) as f32).to_bits().cast_signed(), 0]
+        }
+        ScaleScheme::Super16 => [-zero * s0, -zero * s1],
+        ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => [0; 2],
+    }
+}
+
+/// Asks for `length` bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn prefetch(at: *const u8, length: usize) {
+    for line in 0..length.div_ceil(64) {
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line).cast());
+    }
+}
+
+/// The unsigned integers of one block of one tile, k-group by k-group.
+///
+/// # Safety
+/// The features are there; `at` points to the planes of a block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn unpack<K: Kind, const TOKENS: usize>(
+    at: *const u8,
+) -> [__m512i; BLOCK_GROUPS] {
+    let layout = K::LAYOUT;
+    // SAFETY: vector < (low_bytes + high_bytes) / 64 for every call below.
+    let load = |vector: usize| unsafe { _mm512_loadu_si512(at.add(vector * VECTOR_BYTES).cast()) };
+    let mut integers = [_mm512_setzero_si512(); BLOCK_GROUPS];
+    match layout.low_bits {
+        8 => {
+            let sign = _mm512_set1_epi8(-128);
+            for (group, integers) in integers.iter_mut().enumerate() {
+                *integers = _mm512_xor_si512(load(group), sign);
+            }
+        }
+        4 => {
+            let mask = _mm512_set1_epi8(0x0F);
+            for vector in 0..4 {
+                let pair = load(vector);
+                integers[vector] = _mm512_and_si512(pair, mask);
+                integers[vector + 4] = _mm512_and_si512(_mm512_srli_epi16::<4>(pair), mask);
+            }
+        }
+        _ => {
+            let mask = _mm512_set1_epi8(0x03);
+            for (group, integers) in integers.iter_mut().enumerate() {
+                let four = shift_right(load(group / 4), 2 * (group % 4));
+                *integers = _mm512_and_si512(four, mask);
+            }
+        }
+    }
+    let first_high = layout.low_bytes() / VECTOR_BYTES;
+    if layout.high_bits > 0 {
+        let mask = _mm512_set1_epi8((((1 << layout.high_bits) - 1) << layout.low_bits) as i8);
+        for (group, integers) in integers.iter_mut().enumerate() {
+            let per_vector = layout.groups_per_high_vector();
+            let word = load(first_high + group / per_vector);
+            let position = layout.high_bits * (group % per_vector);
+            let high = if position >= layout.low_bits {
+                shift_right(word, position - layout.low_bits)
+            } else {
+                shift_left(word, layout.low_bits - position)
+            };
+            // integers | high & mask
+            *integers = _mm512_ternarylogic_epi32::<0xF8>(*integers, high, mask);
+        }
+    }
+    integers
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn shift_right(x: __m512i, bits: usize) -> __m512i {
+    _mm512_srl_epi16(x, _mm_cvtsi32_si128(bits as i32))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn shift_left(x: __m512i, bits: usize) -> __m512i {
+    _mm512_sll_epi16(x, _mm_cvtsi32_si128(bits as i32))
+}
+
+/// The scales of one block of one tile, in the form that [`advance`] wants.
+pub(super) struct Scales {
+    /// `d`.
+    d: __m512,
+    /// `m` or `dmin`.
+    minimum: __m512,
+    /// Sub-block scales of the two halves (one, for sub-blocks of 32).
+    scales: [__m512i; 2],
+    /// Sub-block minima of the two halves as pairs of i16.
+    minima: __m512i,
+}
+
+impl Scales {
+    /// # Safety
+    /// The features are there; `header` points to the super-block's header (ignored for block
+    /// kinds) and `block` to the block.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    pub unsafe fn load<K: Kind, const TOKENS: usize>(header: *const u8, block: *const u8) -> Self {
+        let layout = K::LAYOUT;
+        // SAFETY: block_bytes = planes + scale_bytes; each load stays below scale_bytes or
+        // header_bytes of that scheme.
+        unsafe {
+            let scales = block.add(layout.low_bytes() + layout.high_bytes());
+            let f16 = |at: *const u8| _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
+            let bytes = |at: usize| _mm_loadu_si128(scales.add(at * TILE_ROWS).cast());
+            let unsigned = |at: usize| _mm512_cvtepu8_epi32(bytes(at));
+            let signed = |at: usize| _mm512_cvtepi8_epi32(bytes(at));
+            let pair = |low, high| _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
+            let zero = _mm512_setzero_si512();
+            let none = _mm512_setzero_ps();
+            let second = |at: *const u8| f16(at.add(2 * TILE_ROWS));
+            match layout.scales {
+                ScaleScheme::Block => {
+                    Self { d: f16(scales), minimum: none, scales: [zero; 2], minima: zero }
+                }
+                ScaleScheme::BlockMinimum => Self {
+                    d: f16(scales),
+                    minimum: second(scales),
+                    scales: [zero; 2],
+                    minima: zero,
+                },
+                ScaleScheme::Super32Minimum => Self {
+                    d: f16(header),
+                    minimum: second(header),
+                    scales: [unsigned(0), zero],
+                    minima: pair(unsigned(1), unsigned(1)),
+                },
+                ScaleScheme::Super16 => Self {
+                    d: f16(header),
+                    minimum: none,
+                    scales: [signed(0), signed(1)],
+                    minima: zero,
+                },
+                ScaleScheme::Super16Minimum => Self {
+                    d: f16(header),
+                    minimum: second(header),
+                    scales: [unsigned(0), unsigned(1)],
+                    minima: pair(unsigned(2), unsigned(3)),
+                },
+            }
+        }
+    }
+}
+
+/// Takes the accumulators of 16 rows and one token over one block.
+///
+/// # Safety
+/// The features are there; `x` points to a block, `given` to its [`sums`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn advance<K: Kind, const TOKENS: usize>(
+    integers: &[__m512i; BLOCK_GROUPS],
+    scales: &Scales,
+    x: *const ActBlock,
+    given: *const Sums,
+    acc: __m512,
+) -> __m512 {
+    // SAFETY: both pointers are valid; q is 32 bytes, read as 8 words, s one word.
+    let (words, pair, dx, given) = unsafe {
+        let words = (&raw const (*x).q).cast::<i32>();
+        let pair = (&raw const (*x).s).cast::<i32>();
+        (words, pair, _mm512_set1_ps((*x).d), given.cast::<i32>())
+    };
+    // SAFETY: half < 2, and there are two words of sums.
+    let given = |half: usize| unsafe { _mm512_set1_epi32(given.add(half).read()) };
+    // SAFETY: two i16 of half sums are one word.
+    let pair = || unsafe { _mm512_set1_epi32(pair.read_unaligned()) };
+    let dot = |start: __m512i, groups: core::ops::Range<usize>| {
+        groups.fold(start, |sum, group| {
+            // SAFETY: group < 8.
+            let word = unsafe { words.add(group).read_unaligned() };
+            _mm512_dpbusd_epi32(sum, integers[group], _mm512_set1_epi32(word))
+        })
+    };
+    let start = |half: usize| match K::LAYOUT.zero {
+        0 => _mm512_setzero_si512(),
+        _ => given(half),
+    };
+    let float = _mm512_cvtepi32_ps;
+    let dot = match K::LAYOUT.scales {
+        ScaleScheme::Block | ScaleScheme::BlockMinimum => float(dot(start(0), 0..8)),
+        ScaleScheme::Super32Minimum => {
+            float(_mm512_mullo_epi32(dot(start(0), 0..8), scales.scales[0]))
+        }
+        ScaleScheme::Super16 | ScaleScheme::Super16Minimum => {
+            let low = _mm512_mullo_epi32(dot(start(0), 0..4), scales.scales[0]);
+            let high = _mm512_mullo_epi32(dot(start(1), 4..8), scales.scales[1]);
+            float(_mm512_add_epi32(low, high))
+        }
+    };
+    let acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(scales.d, dx), acc);
+    let minimum = _mm512_mul_ps(scales.minimum, dx);
+    match K::LAYOUT.scales {
+        ScaleScheme::Block | ScaleScheme::Super16 => acc,
+        ScaleScheme::BlockMinimum => _mm512_fmadd_ps(_mm512_castsi512_ps(given(0)), minimum, acc),
+        ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
+            let sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), scales.minima, pair());
+            _mm512_fnmadd_ps(float(sum), minimum, acc)
+        }
+    }
+}
