@@ -5,7 +5,9 @@ mod vision;
 
 use std::path::{Path, PathBuf};
 
+use dctms_ir::tensor::Term;
 use dctms_kernels::isa::Isa;
+use dctms_models::VisionMode;
 use dctms_planner::Activations;
 use serde_json::Value;
 use vision::{VisionRun, VisionSetup};
@@ -108,6 +110,7 @@ fn setup(case: &Case) -> VisionSetup {
         context: (case.prompt(0).0.len() as u64, 64),
         chunk: 32,
         image_tokens: 300,
+        mode: VisionMode::Serial,
     }
 }
 
@@ -205,6 +208,47 @@ fn one_answer_for_any_lanes_instruction_set_and_chunk() {
         }
         assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{name}");
     }
+}
+
+/// Two questions with a picture each: the same bits whether both weight sets stay or each is loaded
+/// into the bytes of the other, and the plans differ by what they must.
+#[test]
+fn one_answer_whichever_weights_are_resident() {
+    for name in NAMES {
+        let case = Case::open(&fixtures(), name);
+        let file = case.files()[0];
+        let run = |mode: VisionMode| {
+            let mut run = case.start(file, &VisionSetup { mode, ..setup(&case) });
+            let mut bits: Vec<u32> = Vec::new();
+            for turn in 0..2 {
+                let first_row = turn * 100;
+                run.encode(&case.rgb, case.grid, first_row);
+                let (tokens, rows) = case.prompt(first_row);
+                let half = tokens.len() / 2;
+                // Half of the prompt each turn: the caches live through the second picture.
+                let part = if turn == 0 { 0..half } else { half..tokens.len() };
+                let logits = run.prefill(&tokens[part.clone()], &rows[part]);
+                bits.extend(logits.into_iter().chain(run.decode(7)).map(f32::to_bits));
+            }
+            (bits, run.reloads, run.plan)
+        };
+        let (bits, reloads, serial) = run(VisionMode::Serial);
+        let (again, reloads_resident, resident) = run(VisionMode::PhaseResident);
+        assert_eq!(bits, again, "{name}");
+        assert_eq!([reloads, reloads_resident], [0, 4], "{name}");
+        let sets = [0, 1].map(|model| weights(&serial, model));
+        assert_eq!(sets, [0, 1].map(|model| weights(&resident, model)), "{name}");
+        let (serial, resident) = (&serial.envelope, &resident.envelope);
+        assert!(serial.total >= resident.total + sets[0].min(sets[1]), "{name}");
+        assert_eq!(serial.kv, resident.kv, "{name}");
+    }
+}
+
+/// Bytes of a model's weights.
+fn weights(plan: &dctms_ir::Plan, model: u32) -> u64 {
+    let tensors = plan.program.tensors.iter().zip(&plan.placements);
+    let own = tensors.filter(|(tensor, _)| tensor.model == model && tensor.term == Term::Weights);
+    own.map(|(_, placement)| placement.bytes).sum()
 }
 
 /// The true configurations: `scripts/make_vision_fixtures.py --real DIRECTORY`, then this with

@@ -101,6 +101,8 @@ pub struct Session {
     dim_bounds: Vec<Dim>,
     dims: Vec<u64>,
     last: Option<PhaseId>,
+    /// A loading phase that failed half way.
+    unfinished: Option<PhaseId>,
     host_places: Vec<HostPlace>,
     states: Vec<StatePlace>,
 }
@@ -156,12 +158,13 @@ impl Session {
             dim_bounds: plan.program.dims.clone(),
             dims: plan.program.dims.iter().map(|dim| dim.min).collect(),
             last: None,
+            unfinished: None,
             host_places: host_places(plan),
             states: states(plan),
         })
     }
 
-    /// Ends the session: the lanes stop, the commands go, the constants' pages are given back, and
+    /// Ends the session: the lanes stop, the commands go, the weights' pages are given back, and
     /// the state stays for a new session to take over.
     ///
     /// # Errors
@@ -169,7 +172,9 @@ impl Session {
     pub fn retire(self) -> Result<RetiredSession, ExecError> {
         let Session { arena, lanes, host_places, states, .. } = self;
         drop(lanes);
-        for host in host_places.iter().filter(|host| host.residence == Residence::Constant) {
+        let weights =
+            |host: &&HostPlace| matches!(host.residence, Residence::Constant | Residence::Carried);
+        for host in host_places.iter().filter(weights) {
             arena
                 .discard(host.place.offset, host.place.len)
                 .map_err(|error| ExecError::System { message: error.to_string() })?;
@@ -202,6 +207,25 @@ impl Session {
         self.run_with(phase, Some(host), None)?;
         self.phases[phase.index()].code = PhaseCode::default();
         Ok(())
+    }
+
+    /// Runs a loading phase that may run again: weights that come and go. What they replace must
+    /// not be needed any more; the flow says when that is. After a failure nothing but the same
+    /// phase may run: half of what it replaces is gone.
+    ///
+    /// # Errors
+    /// As [`Session::load`]; a phase that may not follow the last one.
+    pub fn reload(&mut self, phase: PhaseId, host: &dyn LoadHost) -> Result<(), ExecError> {
+        self.check_order(phase)?;
+        let before = self.last;
+        self.unfinished = Some(phase);
+        let ran = self.run_with(phase, Some(host), None);
+        match ran {
+            Ok(_) => self.unfinished = None,
+            // So that the phase may be tried again from where it was.
+            Err(_) => self.last = before,
+        }
+        ran.map(|_| ())
     }
 
     /// Sets a dim for the runs that follow.
@@ -287,6 +311,7 @@ impl Session {
 
     fn check_order(&self, phase: PhaseId) -> Result<(), ExecError> {
         let allowed = match self.last {
+            _ if self.unfinished.is_some_and(|unfinished| unfinished != phase) => false,
             None => self.flow.entry.contains(&phase),
             Some(last) => self.flow.next[last.index()].contains(&phase),
         };

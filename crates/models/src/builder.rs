@@ -15,7 +15,10 @@ pub struct Builder {
     pub program: Program,
     /// The model that tensors belong to from now on.
     pub model: u32,
+    /// Loads what stays.
     load: PhaseId,
+    /// Loads weights from now on, and how long those live.
+    weights: (PhaseId, Residence),
 }
 
 impl Builder {
@@ -25,7 +28,15 @@ impl Builder {
         let mut program = Program::default();
         let load = program.add_phase("load");
         program.flow.entry.push(load);
-        Self { program, model: 0, load }
+        Self { program, model: 0, load, weights: (load, Residence::Constant) }
+    }
+
+    /// From now on weights are loaded by a phase of their own, which may run again: they stay only
+    /// as long as a later phase needs them.
+    pub fn load_weights_in(&mut self, name: &str) -> PhaseId {
+        let phase = self.program.add_phase(name);
+        self.weights = (phase, Residence::Carried);
+        phase
     }
 
     /// Adds an operation of one output to a phase.
@@ -102,6 +113,7 @@ impl Builder {
     /// A packed weight matrix and the operation that loads it.
     pub fn matrix(&mut self, source: Source) -> TensorId {
         let name = source.tensor.clone();
+        let (phase, residence) = self.weights;
         let bytes = source.dtype.packed_bytes(source.rows, source.cols).unwrap_or(u64::MAX);
         let rows = source.rows.next_multiple_of(TILE);
         let id = self.lasting(
@@ -109,24 +121,25 @@ impl Builder {
             source.dtype,
             vec![Size::Const(rows), Size::Const(source.cols)],
             Size::Const(bytes),
-            (Residence::Constant, Term::Weights),
+            (residence, Term::Weights),
         );
-        self.op(self.load, &format!("load.{name}"), OpKind::LoadMatrix(source), &[], &[id]);
+        self.op(phase, &format!("load.{name}"), OpKind::LoadMatrix(source), &[], &[id]);
         id
     }
 
     /// An f32 weight vector, padded to whole tiles, and the operation that loads it.
     pub fn vector(&mut self, source: Source) -> TensorId {
         let name = source.tensor.clone();
+        let (phase, residence) = self.weights;
         let len = source.cols.next_multiple_of(TILE);
         let id = self.lasting(
             &name,
             Dtype::F32,
             vec![Size::Const(len)],
             Size::Const(len * 4),
-            (Residence::Constant, Term::Weights),
+            (residence, Term::Weights),
         );
-        self.op(self.load, &format!("load.{name}"), OpKind::LoadVector(source), &[], &[id]);
+        self.op(phase, &format!("load.{name}"), OpKind::LoadVector(source), &[], &[id]);
         id
     }
 

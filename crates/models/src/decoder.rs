@@ -12,7 +12,7 @@ use dctms_ir::{Dtype, Program, Residence, Size};
 
 use crate::builder::Builder;
 use crate::config::{DecoderConfig, RopeConfig};
-use crate::encoder::{self, Images, VisionPart};
+use crate::encoder::{self, Images, VisionMode, VisionPart};
 use crate::error::ModelError;
 use crate::file::Lookup;
 use crate::options::BuildOptions;
@@ -53,6 +53,24 @@ pub mod names {
     pub const PATCHES: &str = "vision.patches";
     /// Dim: tokens of the tile, where the grid is not fixed.
     pub const IMAGE_TOKENS: &str = "vision.tokens";
+}
+
+/// Names of a program's phases.
+pub mod phases {
+    /// Loads what stays for ever.
+    pub const LOAD: &str = "load";
+    /// Loads the decoder's weights, where they come and go.
+    pub const LOAD_TEXT: &str = "load.text";
+    /// Loads the encoder's weights, where they come and go.
+    pub const LOAD_VISION: &str = "load.vision";
+    /// Encodes a tile.
+    pub const VISION: &str = "vision";
+    /// Appends tokens of a prompt.
+    pub const PREFILL: &str = "prefill";
+    /// One token of each sequence.
+    pub const DECODE: &str = "decode";
+    /// Picks tokens.
+    pub const SAMPLE: &str = "sample";
 }
 
 /// Bytes of one sampling parameter record.
@@ -119,26 +137,49 @@ pub fn build(
     let local_segments = bounds.sequences * options.segments(window.unwrap_or(0))?;
     builder.program.add_dim("segments.window", 1, local_segments);
 
+    let comes_and_goes = vision.is_some_and(|part| part.mode == VisionMode::PhaseResident);
+    if comes_and_goes {
+        builder.load_weights_in(phases::LOAD_TEXT);
+    }
     let weights = weights(config, lookup, options, &mut builder)?;
     let mut host = host_buffers(config, options, &mut builder);
-    let prefill = builder.program.add_phase("prefill");
-    let decode = builder.program.add_phase("decode");
-    let sample = builder.program.add_phase("sample");
+    let prefill = builder.program.add_phase(phases::PREFILL);
+    let decode = builder.program.add_phase(phases::DECODE);
+    let sample = builder.program.add_phase(phases::SAMPLE);
     if let Some(part) = vision {
         host.images = Some(encoder::build(&mut builder, part, (options, config.hidden))?);
     }
     forward(&mut builder, config, &weights, &host, (prefill, &tokens.into(), Some(&rows.into())));
     forward(&mut builder, config, &weights, &host, (decode, &sequences.into(), None));
     sampling(&mut builder, config, options, &host, sample);
-    let vision = builder.program.phase_named("vision");
-    let next = &mut builder.program.flow.next;
-    next[0] = [Some(prefill), vision].into_iter().flatten().collect();
-    let steps: Vec<PhaseId> =
-        [Some(prefill), Some(decode), Some(sample), vision].into_iter().flatten().collect();
-    for phase in &steps {
-        next[phase.index()].clone_from(&steps);
-    }
+    flow(&mut builder.program, [prefill, decode, sample]);
     Ok(builder.program)
+}
+
+/// Which phase may follow which: any step any other. Where weights come and go, a set is loaded
+/// before the steps that need it, and again after those of the other.
+fn flow(program: &mut Program, text: [PhaseId; 3]) {
+    let named = |name: &str| program.phase_named(name);
+    let vision = named(phases::VISION);
+    let loads = named(phases::LOAD_TEXT).zip(named(phases::LOAD_VISION)).zip(vision);
+    let load = program.flow.entry[0];
+    let next = &mut program.flow.next;
+    match loads {
+        None => {
+            let steps = [&text[..], vision.as_slice()].concat();
+            next[load.index()] = [&text[..1], vision.as_slice()].concat();
+            steps.iter().for_each(|step| next[step.index()].clone_from(&steps));
+        }
+        Some(((load_text, load_vision), vision)) => {
+            next[load.index()] = vec![load_text, load_vision];
+            next[load_text.index()] = vec![text[0], load_vision];
+            next[load_vision.index()] = vec![vision, load_text];
+            next[vision.index()] = vec![vision, load_text];
+            for step in text {
+                next[step.index()] = [&text[..], &[load_vision]].concat();
+            }
+        }
+    }
 }
 
 fn weights(

@@ -13,10 +13,34 @@ use dctms_ir::{Dtype, Residence, Size};
 
 use crate::builder::Builder;
 use crate::clip::{Projector, TileGrid, VisionConfig};
-use crate::decoder::names;
+use crate::decoder::{names, phases};
 use crate::error::ModelError;
 use crate::file::{Lookup, ModelFile};
 use crate::options::BuildOptions;
+
+/// Which weights are resident when pictures are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VisionMode {
+    /// Both sets, loaded once.
+    Serial,
+    /// The encoder's while it encodes, the decoder's while it reads and writes: each set is loaded
+    /// again when its turn comes, into the bytes of the other.
+    PhaseResident,
+}
+
+impl VisionMode {
+    /// Every mode.
+    pub const ALL: [VisionMode; 2] = [VisionMode::Serial, VisionMode::PhaseResident];
+
+    /// The name in text forms.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            VisionMode::Serial => "serial",
+            VisionMode::PhaseResident => "phase-resident",
+        }
+    }
+}
 
 /// A vision file beside a decoder's.
 #[derive(Clone, Copy)]
@@ -31,6 +55,8 @@ pub struct VisionPart<'a> {
     /// Patches of the largest tile that requests may have, at most
     /// [`VisionConfig::patches_max`]; that number itself where the grid is fixed.
     pub patches_max: u64,
+    /// Which weights are resident when.
+    pub mode: VisionMode,
 }
 
 /// Where a decoder finds the embeddings.
@@ -64,7 +90,11 @@ pub fn build(
         }
     };
     let (host, images) = buffers(builder, part, options);
-    let phase = builder.program.add_phase("vision");
+    let phase = builder.program.add_phase(phases::VISION);
+    match part.mode {
+        VisionMode::Serial => {}
+        VisionMode::PhaseResident => drop(builder.load_weights_in(phases::LOAD_VISION)),
+    }
     let mut lookup = Lookup::new(part.file);
     builder.model = 1;
     let mut encoder = Encoder {

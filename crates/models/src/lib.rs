@@ -22,8 +22,8 @@ pub mod qwen3;
 
 pub use clip::{VisionConfig, read_vision_config};
 pub use config::DecoderConfig;
-pub use decoder::names;
-pub use encoder::VisionPart;
+pub use decoder::{names, phases};
+pub use encoder::{VisionMode, VisionPart};
 pub use error::ModelError;
 pub use file::{FileTensor, Lookup, ModelFile};
 pub use options::BuildOptions;

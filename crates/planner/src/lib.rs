@@ -10,6 +10,7 @@ pub mod error;
 pub mod grain;
 pub mod legalise;
 pub mod paper;
+pub mod passing;
 pub mod place;
 pub mod roofline;
 pub mod schedule;

@@ -1,10 +1,13 @@
 //! Where every tensor stands in the arena.
 //!
-//! Layout: `[weights][keys and values][persistent][transients]`. The first three never share a
-//! byte. The transients of each phase are packed on their own, and the blocks of all phases stand
-//! in the last region: at its start, so that it is as long as the worst phase; beside each other
-//! where phases may run at the same time. Inside a phase two tensors may share bytes only if one *precedes* the other (every access of one before every write of the other),
-//! or if one replaces the other in place.
+//! Layout: `[weights][keys and values][persistent][weights that come and go | transients]`.
+//!
+//! The first three never share a byte. In the last region stand, from below, weights that some
+//! phases load again and that are live only round a part of the flow ([`crate::passing`]); and from
+//! above, the transients of each phase, packed on their own: at the very end, or below those of
+//! phases that may run at the same time. The region is as long as the worst phase needs for both.
+//! Inside a phase two tensors may share bytes only if one *precedes* the other (every access of one
+//! before every write of the other), or if one replaces the other in place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +21,7 @@ use dctms_pack::{Budget, Buffer, Clocks, Conflicts, Packing, Problem};
 
 use crate::clocks::{TaskClock, clocks, join, meet, precedes};
 use crate::error::PlanError;
+use crate::passing;
 use crate::witness::{members, needed_later};
 
 /// Bytes of each term's region of the arena.
@@ -46,36 +50,49 @@ pub fn place(
     for (phase, schedule) in schedules.iter().enumerate() {
         packed.push(pack_phase(program, PhaseId::of(phase), schedule, &placements)?);
     }
-    let blocks: Vec<u64> = packed.iter().map(|phase| phase.packing.arena_bytes).collect();
-    let starts = block_starts(&blocks, &program.flow.overlap);
-    let ends = starts.iter().zip(&blocks).map(|(start, bytes)| start.saturating_add(*bytes));
-    let transient_bytes = ends.max().unwrap_or(0);
-    // The page padding stands before the transients, so that their span is exactly what they need.
-    let transient_offset = (end + transient_bytes).next_multiple_of(PAGE_BYTES) - transient_bytes;
-    let transient_offset = transient_offset.next_multiple_of(ALIGNMENT_BYTES);
-    *regions.entry(Term::Persistent).or_insert(0) += transient_offset - end;
-    regions.insert(Term::Intermediate, transient_bytes);
-    for (phase, start) in packed.iter().zip(&starts) {
+    let blocks: Vec<u64> = packed
+        .iter()
+        .map(|phase| phase.packing.arena_bytes.next_multiple_of(ALIGNMENT_BYTES))
+        .collect();
+    let overlap = program.flow.overlap.iter().map(|(a, b)| (a.index(), b.index()));
+    let starts = block_starts(&blocks, &overlap.collect::<Vec<_>>());
+    // How far down from the region's end each phase's block reaches.
+    let depths: Vec<u64> = starts.iter().zip(&blocks).map(|(start, bytes)| start + bytes).collect();
+    let transient_bytes = depths.iter().copied().max().unwrap_or(0);
+    let passing = passing::lay_out(program, &placements)?;
+    let both = passing.ends.iter().zip(&depths).map(|(end, depth)| end + depth);
+    let region_bytes = both.max().unwrap_or(0).max(passing.bytes);
+    // The page padding stands before the region, so that its span is exactly what it needs.
+    let arena_bytes = (end + region_bytes).next_multiple_of(PAGE_BYTES);
+    let region = arena_bytes - region_bytes;
+    *regions.entry(Term::Persistent).or_insert(0) += region - end;
+    *regions.entry(Term::Weights).or_insert(0) += passing.covered_bytes;
+    regions.insert(Term::Intermediate, region_bytes - passing.covered_bytes);
+    for (id, offset) in &passing.offsets {
+        placements[id.index()].offset = Some(region + offset);
+    }
+    for (phase, depth) in packed.iter().zip(&depths) {
         for (tensors, offset) in phase.classes.iter().zip(&phase.packing.offsets) {
             for tensor in tensors {
-                placements[tensor.index()].offset = Some(transient_offset + start + offset);
+                placements[tensor.index()].offset = Some(arena_bytes - depth + offset);
             }
         }
     }
+    let transient_offset = arena_bytes - transient_bytes;
     let arena = figures(program, &placements, &packed, transient_offset, transient_bytes);
     Ok((placements, arena, regions))
 }
 
-/// Where the block of each phase starts in the region: the largest first, each at the lowest place
-/// that is clear of the blocks of phases that may run beside it.
-fn block_starts(blocks: &[u64], overlap: &[(PhaseId, PhaseId)]) -> Vec<u64> {
+/// Where each block starts: the largest first, each at the lowest place that is clear of the
+/// blocks that it may not share bytes with.
+pub(crate) fn block_starts(blocks: &[u64], apart: &[(usize, usize)]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
-    order.sort_by_key(|phase| std::cmp::Reverse(blocks[*phase]));
+    order.sort_by_key(|block| std::cmp::Reverse(blocks[*block]));
     let mut starts: Vec<Option<u64>> = vec![None; blocks.len()];
-    for phase in order {
-        let others = overlap.iter().filter_map(|(a, b)| match phase {
-            phase if phase == a.index() => Some(b.index()),
-            phase if phase == b.index() => Some(a.index()),
+    for block in order {
+        let others = apart.iter().filter_map(|(a, b)| match block {
+            block if block == *a => Some(*b),
+            block if block == *b => Some(*a),
             _ => None,
         });
         let span = |other: usize| starts[other].map(|start| (start, start + blocks[other]));
@@ -83,11 +100,11 @@ fn block_starts(blocks: &[u64], overlap: &[(PhaseId, PhaseId)]) -> Vec<u64> {
         taken.sort_unstable();
         let mut start = 0;
         for (from, to) in taken {
-            if from < start + blocks[phase] && start < to {
+            if from < start + blocks[block] && start < to {
                 start = to.next_multiple_of(ALIGNMENT_BYTES);
             }
         }
-        starts[phase] = Some(start);
+        starts[block] = Some(start);
     }
     starts.into_iter().map(|start| start.unwrap_or(0)).collect()
 }
@@ -113,7 +130,8 @@ fn lay_out(
 ) -> Result<u64, PlanError> {
     let mut end = start;
     for (tensor, placement) in program.tensors.iter().zip(placements) {
-        if tensor.residence == Residence::Transient || tensor.term != term {
+        let passes = tensor.residence == Residence::Transient || passing::comes_and_goes(tensor);
+        if passes || tensor.term != term {
             continue;
         }
         placement.offset = Some(end);

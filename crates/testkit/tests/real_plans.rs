@@ -98,7 +98,10 @@ fn random_programs_are_planned_right() {
             phases: random.between(1, 3) as usize,
             ops: random.between(2, 10) as usize,
         };
-        let program = generate::program(&mut random, extent);
+        let mut program = generate::program(&mut random, extent);
+        if random.once_in(2) {
+            support::carry_as_weights(&mut program);
+        }
         let lanes = random.between(1, 5) as u32;
         let activations = match random.once_in(2) {
             true => Activations::Quantised,

@@ -159,8 +159,11 @@ fn random_joins_are_planned_right() {
             phases: random.between(1, 3) as usize,
             ops: random.between(2, 6) as usize,
         };
-        let programs: Vec<Program> =
+        let mut programs: Vec<Program> =
             (0..count).map(|_| generate::program(&mut random, extent)).collect();
+        if random.once_in(2) {
+            programs.iter_mut().for_each(support::carry_as_weights);
+        }
         let plan = support::together(&programs, random.between(1, 4) as u32, steps);
         accepted(&plan, &format!("seed {seed}"));
         for policy in Policy::ALL {

@@ -15,8 +15,10 @@ use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::tensor::Term;
 use dctms_ir::{Dtype, Program, Residence};
 use dctms_kernels::isa::Isa;
-use dctms_models::decoder::names;
-use dctms_models::{BuildOptions, VisionPart, build_program_with_vision, read_vision_config};
+use dctms_models::{
+    BuildOptions, VisionMode, VisionPart, build_program_with_vision, names, phases,
+    read_vision_config,
+};
 use dctms_planner::{Activations, Balance, PlanOptions};
 
 /// How a pair of files is run.
@@ -31,6 +33,8 @@ pub struct VisionSetup {
     pub chunk: u64,
     /// Tokens of all tiles.
     pub image_tokens: u64,
+    /// Which weights are resident when.
+    pub mode: VisionMode,
 }
 
 /// A loaded pair of files.
@@ -41,6 +45,12 @@ pub struct VisionRun {
     merge: usize,
     vocabulary: usize,
     positions: u32,
+    text: Model,
+    eyes: Checkpoint,
+    /// The phase that loaded the weights which are there now, where they come and go.
+    loaded: Option<&'static str>,
+    /// Times that weights were loaded again.
+    pub reloads: usize,
 }
 
 /// The files of both checkpoints, in the order of the program.
@@ -83,7 +93,13 @@ impl VisionRun {
             penalty_window: 64,
         };
         let patches_max = config.patches_max();
-        let part = VisionPart { file: &file, config: &config, first_file: 1, patches_max };
+        let part = VisionPart {
+            file: &file,
+            config: &config,
+            first_file: 1,
+            patches_max,
+            mode: setup.mode,
+        };
         let decoder = CheckpointFile(&text.checkpoint);
         let mut program = build_program_with_vision(&decoder, &text.config, &options, Some(&part))
             .unwrap_or_else(|error| panic!("{error}"));
@@ -103,6 +119,10 @@ impl VisionRun {
             vocabulary: text.config.vocabulary as usize,
             positions: 0,
             plan,
+            text,
+            eyes,
+            loaded: None,
+            reloads: 0,
         }
     }
 
@@ -182,7 +202,15 @@ impl VisionRun {
     }
 
     fn run(&mut self, phase: &str) {
-        let phase = self.plan.program.phase_named(phase).expect("a phase");
+        let id = |name: &str| self.plan.program.phase_named(name);
+        let needed = if phase == phases::VISION { phases::LOAD_VISION } else { phases::LOAD_TEXT };
+        let phase = id(phase).expect("a phase");
+        if let Some(load) = id(needed).filter(|_| self.loaded != Some(needed)) {
+            let files = Files([&self.text.checkpoint, &self.eyes]);
+            self.session.reload(load, &files).expect("loaded again");
+            self.loaded = Some(needed);
+            self.reloads += 1;
+        }
         self.session.run(phase).expect("no lane panicked");
     }
 

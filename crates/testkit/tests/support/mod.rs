@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, RuntimeBytes};
 use dctms_ir::program::ModelInfo;
-use dctms_ir::{Dtype, Plan, Program};
+use dctms_ir::tensor::Term;
+use dctms_ir::{Dtype, Plan, Program, Residence};
 use dctms_models::{BuildOptions, FileTensor, ModelError, ModelFile, build_program, read_config};
 use dctms_planner::{Activations, Balance, PlanOptions};
 
@@ -236,6 +237,15 @@ pub fn plan_of(program: &Program, bounds: Bounds, lanes: u32, activations: Activ
 pub fn together(programs: &[Program], lanes: u32, steps: Steps) -> Plan {
     let options = options(bounds(1), lanes, Activations::Quantised);
     dctms_planner::plan_together(programs, steps, &options).expect("a plan")
+}
+
+/// Makes carried values weights that come and go, which the planner places otherwise.
+pub fn carry_as_weights(program: &mut Program) {
+    for tensor in &mut program.tensors {
+        if tensor.residence == Residence::Carried {
+            tensor.term = Term::Weights;
+        }
+    }
 }
 
 fn options(bounds: Bounds, lanes: u32, activations: Activations) -> PlanOptions {
