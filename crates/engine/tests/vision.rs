@@ -303,3 +303,42 @@ fn speed_of_the_true_configuration() {
         );
     }
 }
+
+/// Greedy answers of a vision file and a text file to pictures of one size, as token ids: for
+/// comparison with other programs. `DCTMS_VISION_ASK` is a directory with `cases.json` (`text`,
+/// `mmproj`, `grid`, `before`, `after`, `end`, `cases[].name`) and RGB bytes for each name.
+#[test]
+#[ignore = "needs pictures and a model"]
+fn answers_about_pictures() {
+    let folder = PathBuf::from(std::env::var("DCTMS_VISION_ASK").expect("a directory"));
+    let text = std::fs::read_to_string(folder.join("cases.json")).expect("cases");
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    let path = |key: &str| PathBuf::from(json[key].as_str().expect("a path"));
+    let (before, after) = (integers(&json["before"]), integers(&json["after"]));
+    let grid = integers(&json["grid"]);
+    let (image, end) = ((grid[0] * grid[1] / 4) as usize, json["end"].as_u64().expect("an id"));
+    let setup = VisionSetup {
+        isa: Isa::detect_best(),
+        lanes: 2,
+        activations: Activations::Quantised,
+        context: ((before.len() + image + after.len()) as u64, 64),
+        chunk: 128,
+        image_tokens: 256,
+    };
+    for case in json["cases"].as_array().expect("cases") {
+        let name = case["name"].as_str().expect("a name");
+        let mut run = VisionRun::start(&path("text"), &path("mmproj"), &setup, &[]);
+        let rgb = std::fs::read(folder.join(format!("{name}.rgb"))).expect("a picture");
+        run.encode(&rgb, [grid[0], grid[1]], 0);
+        let tokens = [&before[..], &vec![0; image], &after].concat();
+        let rows: Vec<u32> = (1..=image as u32).collect();
+        let rows = [&vec![0; before.len()][..], &rows, &vec![0; after.len()]].concat();
+        let mut logits = run.prefill(&tokens, &rows);
+        let mut ids = Vec::new();
+        while ids.len() < 20 && u64::from(best(&logits)) != end {
+            ids.push(best(&logits));
+            logits = run.decode(best(&logits));
+        }
+        println!("ANSWER {name} {ids:?}");
+    }
+}
