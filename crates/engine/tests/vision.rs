@@ -324,6 +324,7 @@ fn answers_about_pictures() {
         context: ((before.len() + image + after.len()) as u64, 64),
         chunk: 128,
         image_tokens: 256,
+        mode: VisionMode::Serial,
     };
     for case in json["cases"].as_array().expect("cases") {
         let name = case["name"].as_str().expect("a name");
