@@ -24,7 +24,8 @@ pub(crate) struct Block {
     pub minima: [Rows<i32>; 2],
 }
 
-/// Unpacks block `index` of `tile`.
+/// Unpacks block `index` of `tile`. Inlined where the layout is known, as is all that it calls.
+#[inline(always)]
 pub(crate) fn block(layout: &QuantLayout, tile: &[u8], index: usize) -> Block {
     let (header, planes, scales) = parts(layout, tile, index);
     let minimum = match has_minimum(layout.scales) {
@@ -47,6 +48,7 @@ pub(crate) fn block(layout: &QuantLayout, tile: &[u8], index: usize) -> Block {
 
 /// The bytes of a block: f16 scales (in the super-block's header, or its own), planes, and what
 /// follows the planes.
+#[inline(always)]
 fn parts<'a>(layout: &QuantLayout, tile: &'a [u8], index: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
     let bytes = &tile[layout.block_offset_bytes(index)..][..layout.block_bytes()];
     let (planes, scales) = bytes.split_at(layout.low_bytes() + layout.high_bytes());
@@ -57,6 +59,7 @@ fn parts<'a>(layout: &QuantLayout, tile: &'a [u8], index: usize) -> (&'a [u8], &
     (header, planes, scales)
 }
 
+#[inline(always)]
 fn has_minimum(scheme: ScaleScheme) -> bool {
     match scheme {
         ScaleScheme::Block | ScaleScheme::Super16 => false,
@@ -66,15 +69,18 @@ fn has_minimum(scheme: ScaleScheme) -> bool {
     }
 }
 
+#[inline(always)]
 fn f16_rows(bytes: &[u8]) -> Rows<f32> {
     std::array::from_fn(|row| f16_of_row(bytes, row))
 }
 
+#[inline(always)]
 fn f16_of_row(bytes: &[u8], row: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([bytes[2 * row], bytes[2 * row + 1]]))
 }
 
 /// Scale and minimum of one 16-half.
+#[inline(always)]
 fn sub_scale(scheme: ScaleScheme, bytes: &[u8], half: usize, row: usize) -> (i32, i32) {
     let byte = |at: usize| bytes[at * TILE_ROWS + row];
     match scheme {
@@ -89,6 +95,7 @@ fn sub_scale(scheme: ScaleScheme, bytes: &[u8], half: usize, row: usize) -> (i32
 type Vector = [u8; VECTOR_BYTES];
 
 /// The vectors of the low and of the high plane.
+#[inline(always)]
 fn plane_vectors<'a>(layout: &QuantLayout, planes: &'a [u8]) -> (&'a [Vector], &'a [Vector]) {
     planes.as_chunks::<VECTOR_BYTES>().0.split_at(layout.low_bytes() / VECTOR_BYTES)
 }
@@ -122,6 +129,7 @@ fn high_bits(bits: usize, high: &[Vector], group: usize, at: usize) -> u8 {
 
 /// The f32 value of every weight of a block, `[k][row]`, rounded as ggml's own dequantisation
 /// rounds: scale times sub-scale, times integer, then the minimum; no fused operation.
+#[inline(always)]
 pub(crate) fn block_values(
     layout: &QuantLayout,
     tile: &[u8],

@@ -281,10 +281,14 @@ fn add_to_is_one_addition_and_shards_write_their_own_slice() {
 fn float_activations_have_the_oracle_s_bits() {
     let mut random = SplitMix64::new(6);
     for kind in PackedKind::ALL {
-        for tokens in [1, 2, 5, 9, 19] {
-            for rows in [16, 83] {
+        // The last one is more than the tokens that share a dequantised block.
+        for (tokens, all_rows) in
+            [(1, &[16, 83][..]), (2, &[83]), (5, &[83]), (9, &[16, 83]), (19, &[83]), (211, &[16])]
+        {
+            for &rows in all_rows {
                 let cols = match kind.cols_multiple() {
                     1 => 37,
+                    32 => 96,
                     multiple => multiple,
                 };
                 let matrix = Matrix::random(&mut random, kind, rows, cols);

@@ -5,13 +5,22 @@
 use core::arch::x86_64::*;
 
 use crate::isa::Avx2Token;
-use crate::limits::TILE_ROWS;
+use crate::limits::{BLOCK_COLS, TILE_ROWS};
 use crate::matmul::Epilogue;
 use crate::matmul::float::{for_each_panel, x_index};
+use crate::matmul::kinds::{Kind, for_kind};
 use crate::packed::{PackedKind, PackedTiles};
+use crate::unpack;
 
 /// Rows of half a tile: lanes of a 256-bit vector.
 const HALF_ROWS: usize = TILE_ROWS / 2;
+/// How many activation tiles ahead a token group's are asked for: as far as the first-level cache
+/// holds lines that are a multiple of the page apart.
+const PREFETCH_TILES: usize = 4;
+/// Tokens of a full group: twelve accumulators, two vectors of weights, one of activations.
+const GROUP_TOKENS: usize = 6;
+/// Groups that share a dequantised block.
+const RUN_GROUPS: usize = 32;
 
 /// See [`crate::matmul::matmul_float`], which has checked the arguments.
 pub(super) fn matmul(
@@ -46,10 +55,20 @@ unsafe fn run(call: &Call<'_>) {
     let tiles = call.weights.tile_count();
     let mut tile = 0;
     while tile < tiles {
-        let tile_count = if tiles - tile >= 4 { 4 } else { 1 };
+        let is_quantised = call.weights.kind().quant_layout().is_some();
+        let is_group = call.tokens >= GROUP_TOKENS;
+        let tile_count = if tiles - tile >= 4 && !is_group { 4 } else { 1 };
         let mut token = 0;
+        if is_quantised && is_group {
+            // SAFETY: the tile exists.
+            token = unsafe { for_kind!(call.weights.kind(), quantised(call, tile)) };
+        }
         // SAFETY: every group lies in tiles and tokens that exist.
         unsafe {
+            while call.tokens - token >= GROUP_TOKENS {
+                group::<1, GROUP_TOKENS>(call, tile, token);
+                token += GROUP_TOKENS;
+            }
             while call.tokens - token >= 4 {
                 (tile..tile + tile_count).for_each(|tile| group::<1, 4>(call, tile, token));
                 token += 4;
@@ -68,6 +87,46 @@ unsafe fn run(call: &Call<'_>) {
 
 /// Accumulators `[tile][token][half]`.
 type Accumulators<const TILES: usize, const TOKENS: usize> = [[[__m256; 2]; TOKENS]; TILES];
+
+/// One tile of a quantised kind, for as many tokens as make whole groups; returns their number.
+/// Each block is dequantised once for a run of groups, whose accumulators stand on the stack.
+///
+/// # Safety
+/// As [`run`]'s; the tile exists.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn quantised<K: Kind>(call: &Call<'_>, tile: usize) -> usize {
+    let groups = call.tokens / GROUP_TOKENS;
+    let bytes = call.weights.tile(tile);
+    for first in (0..groups).step_by(RUN_GROUPS) {
+        let count = RUN_GROUPS.min(groups - first);
+        let mut run = [[[_mm256_setzero_ps(); 2]; GROUP_TOKENS]; RUN_GROUPS];
+        for block in 0..call.weights.cols() / BLOCK_COLS {
+            let values = unpack::block_values(&K::LAYOUT, bytes, block);
+            let columns = block * BLOCK_COLS..(block + 1) * BLOCK_COLS;
+            for (group, acc) in run[..count].iter_mut().enumerate() {
+                let token = (first + group) * GROUP_TOKENS;
+                let (acc, values) = (core::array::from_mut(acc), values.as_ptr().cast::<u8>());
+                // SAFETY: the columns and tokens exist; a column's sixteen values are loaded.
+                unsafe {
+                    panel(
+                        call,
+                        (values, 0, 64),
+                        |at| _mm256_loadu_ps(at.cast()),
+                        columns.clone(),
+                        token,
+                        acc,
+                    )
+                };
+            }
+        }
+        for (group, acc) in run[..count].iter().enumerate() {
+            let token = (first + group) * GROUP_TOKENS;
+            // SAFETY: the tile and the tokens exist.
+            unsafe { finish(call, tile, token, core::array::from_ref(acc)) };
+        }
+    }
+    groups * GROUP_TOKENS
+}
 
 /// `TILES` tiles from `tile` on, `TOKENS` tokens from `token` on, over all k.
 ///
@@ -106,6 +165,7 @@ unsafe fn group<const TILES: usize, const TOKENS: usize>(
             | PackedKind::Q4K
             | PackedKind::Q5K
             | PackedKind::Q6K => {
+                // What is left of the tokens by whole groups: see `quantised`.
                 for (index, acc) in acc.iter_mut().enumerate() {
                     let acc = core::array::from_mut(acc);
                     for_each_panel(call.weights, call.weights.tile(tile + index), |k, values| {
@@ -115,6 +175,24 @@ unsafe fn group<const TILES: usize, const TOKENS: usize>(
                 }
             }
         }
+        finish(call, tile, token, &acc);
+    }
+}
+
+/// Writes finished accumulators.
+///
+/// # Safety
+/// As [`group`]'s.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn finish<const TILES: usize, const TOKENS: usize>(
+    call: &Call<'_>,
+    tile: usize,
+    token: usize,
+    acc: &Accumulators<TILES, TOKENS>,
+) {
+    // SAFETY: the output of a tile and token that exist is inside y.
+    unsafe {
         for (i, acc) in acc.iter().enumerate() {
             for (j, acc) in acc.iter().enumerate() {
                 for (half, acc) in acc.iter().enumerate() {
@@ -149,10 +227,16 @@ unsafe fn panel<const TILES: usize, const TOKENS: usize>(
 ) {
     let (mut at, tile_bytes, column_bytes) = weights;
     let mut local = *acc;
-    // SAFETY: as this function's.
+    // SAFETY: as this function's. A prefetch may name any address.
     unsafe {
         for k in columns {
             let x = call.x.add(x_index(k, token, call.tokens));
+            if TOKENS == GROUP_TOKENS && k % TILE_ROWS == 0 {
+                let ahead = x.wrapping_add(PREFETCH_TILES * call.tokens * TILE_ROWS);
+                for line in 0..TOKENS {
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * TILE_ROWS).cast());
+                }
+            }
             for (tile, acc) in local.iter_mut().enumerate() {
                 let tile_at = at.add(tile * tile_bytes);
                 let w = [load(tile_at), load(tile_at.add(column_bytes / 2))];

@@ -13,16 +13,20 @@
 use core::arch::x86_64::*;
 
 use crate::isa::Avx512Token;
-use crate::limits::TILE_ROWS;
+use crate::limits::{BLOCK_COLS, TILE_ROWS};
 use crate::matmul::Epilogue;
 use crate::matmul::float::{for_each_panel, x_index};
+use crate::matmul::kinds::{Kind, for_kind};
 use crate::packed::{PackedKind, PackedTiles};
+use crate::unpack;
 
 /// How many activation tiles ahead a token group's are asked for. Tiles are `tokens · 64` bytes
 /// apart, often a multiple of the page, where the processor's own prefetching is blind.
 const PREFETCH_TILES: usize = 2;
 /// Tokens of a full group.
 const GROUP_TOKENS: usize = 12;
+/// Groups that share a dequantised block.
+const RUN_GROUPS: usize = 16;
 
 /// See [`crate::matmul::matmul_float`], which has checked the arguments.
 pub(super) fn matmul(
@@ -58,13 +62,19 @@ unsafe fn run(call: &Call<'_>) {
     let mut tile = 0;
     while tile < tiles {
         // Pairs while there are tokens to share them, else as many tiles as hide the latency.
+        let is_quantised = call.weights.kind().quant_layout().is_some();
         let tile_count = match (tiles - tile, call.tokens) {
+            (_, GROUP_TOKENS..) if is_quantised => 1,
             (2.., GROUP_TOKENS..) => 2,
             (4.., _) => 4,
             (1.., _) => 1,
             (0, _) => unreachable!("the loop's bound"),
         };
         let mut token = 0;
+        if is_quantised && call.tokens >= GROUP_TOKENS {
+            // SAFETY: the tile exists.
+            token = unsafe { for_kind!(call.weights.kind(), quantised(call, tile)) };
+        }
         // SAFETY: every group lies in tiles and tokens that exist.
         unsafe {
             while call.tokens - token >= GROUP_TOKENS {
@@ -93,6 +103,46 @@ unsafe fn run(call: &Call<'_>) {
         }
         tile += tile_count;
     }
+}
+
+/// One tile of a quantised kind, for as many tokens as make whole groups; returns their number.
+/// Each block is dequantised once for a run of groups, whose accumulators stand on the stack.
+///
+/// # Safety
+/// As [`run`]'s; the tile exists.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn quantised<K: Kind>(call: &Call<'_>, tile: usize) -> usize {
+    let groups = call.tokens / GROUP_TOKENS;
+    let bytes = call.weights.tile(tile);
+    for first in (0..groups).step_by(RUN_GROUPS) {
+        let count = RUN_GROUPS.min(groups - first);
+        let mut run = [[_mm512_setzero_ps(); GROUP_TOKENS]; RUN_GROUPS];
+        for block in 0..call.weights.cols() / BLOCK_COLS {
+            let values = unpack::block_values(&K::LAYOUT, bytes, block);
+            let columns = block * BLOCK_COLS..(block + 1) * BLOCK_COLS;
+            for (group, acc) in run[..count].iter_mut().enumerate() {
+                let token = (first + group) * GROUP_TOKENS;
+                let (acc, values) = (core::array::from_mut(acc), values.as_ptr().cast::<u8>());
+                // SAFETY: the columns and tokens exist; a column's sixteen values are loaded.
+                unsafe {
+                    panel(
+                        call,
+                        (values, 0, 64),
+                        |at| _mm512_loadu_ps(at.cast()),
+                        columns.clone(),
+                        token,
+                        acc,
+                    )
+                };
+            }
+        }
+        for (group, acc) in run[..count].iter().enumerate() {
+            let token = (first + group) * GROUP_TOKENS;
+            // SAFETY: the tile and the tokens exist.
+            unsafe { finish(call, tile, token, core::array::from_ref(acc)) };
+        }
+    }
+    groups * GROUP_TOKENS
 }
 
 /// `TILES` tiles from `tile` on, `TOKENS` tokens from `token` on, over all k.
@@ -132,6 +182,7 @@ unsafe fn group<const TILES: usize, const TOKENS: usize>(
             | PackedKind::Q4K
             | PackedKind::Q5K
             | PackedKind::Q6K => {
+                // What is left of the tokens by whole groups: see `quantised`.
                 for (index, acc) in acc.iter_mut().enumerate() {
                     let acc = core::array::from_mut(acc);
                     for_each_panel(call.weights, call.weights.tile(tile + index), |k, values| {
@@ -141,6 +192,24 @@ unsafe fn group<const TILES: usize, const TOKENS: usize>(
                 }
             }
         }
+        finish(call, tile, token, &acc);
+    }
+}
+
+/// Writes finished accumulators.
+///
+/// # Safety
+/// As [`group`]'s.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn finish<const TILES: usize, const TOKENS: usize>(
+    call: &Call<'_>,
+    tile: usize,
+    token: usize,
+    acc: &[[__m512; TOKENS]; TILES],
+) {
+    // SAFETY: the output of a tile and token that exist is inside y.
+    unsafe {
         for (i, acc) in acc.iter().enumerate() {
             for (j, acc) in acc.iter().enumerate() {
                 let y = call.y.add(((tile + i) * call.tokens + token + j) * TILE_ROWS);
