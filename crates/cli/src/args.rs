@@ -53,6 +53,12 @@ pub struct PlanArgs {
     pub machine: Option<PathBuf>,
     /// f32 activations, for parity tests.
     pub float_activations: bool,
+    /// Vision file.
+    pub vision: Option<PathBuf>,
+    /// Pictures of a request or a conversation.
+    pub max_images: Option<u64>,
+    /// Pixels of the largest picture: width, height.
+    pub max_image_size: Option<(u32, u32)>,
 }
 
 impl Default for PlanArgs {
@@ -68,6 +74,9 @@ impl Default for PlanArgs {
             memory_limit: None,
             machine: None,
             float_activations: false,
+            vision: None,
+            max_images: None,
+            max_image_size: None,
         }
     }
 }
@@ -101,6 +110,9 @@ impl PlanArgs {
                     }
                 }
             }
+            "mmproj" => self.vision = Some(PathBuf::from(parser.value()?)),
+            "max-images" => self.max_images = Some(within(count(parser, name)?, name, 1, 64)?),
+            "max-image-size" => self.max_image_size = Some(pixels(parser, name)?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -186,6 +198,27 @@ fn parse_bytes(value: &str) -> Option<u64> {
     };
     value[..digits].parse::<u64>().ok()?.checked_mul(factor)
 }
+
+/// A size in pixels: `WIDTHxHEIGHT`, or one number for a square.
+///
+/// # Errors
+/// A missing value, no size, or an edge out of range.
+fn pixels(parser: &mut lexopt::Parser, name: &str) -> Result<(u32, u32), UsageError> {
+    let value = text(parser, name)?;
+    let (width, height) = value.split_once('x').unwrap_or((&value, &value));
+    let edge =
+        |edge: &str| edge.parse::<u32>().ok().filter(|edge| (1..=IMAGE_EDGE_MAX).contains(edge));
+    match (edge(width), edge(height)) {
+        (Some(width), Some(height)) => Ok((width, height)),
+        _ => Err(UsageError::Wrong(format!(
+            "--{name} {value}: pixels are expected, e.g. 1024 or 1920x1080, 1 to {IMAGE_EDGE_MAX} \
+             an edge"
+        ))),
+    }
+}
+
+/// Longest edge of a picture that may be allowed, pixels.
+const IMAGE_EDGE_MAX: u32 = dctms_engine::eyes::IMAGE_EDGE_MAX;
 
 /// A number within bounds.
 ///

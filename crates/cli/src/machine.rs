@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dctms_engine::planning::{PlanSettings, RuntimeModel};
-use dctms_engine::{Class, EngineError};
+use dctms_engine::{Class, EngineError, ImageLimits};
 use dctms_ir::plan::Machine;
 use dctms_kernels::isa::Isa;
 use dctms_planner::{Activations, Balance};
@@ -46,6 +46,7 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
         sequences: args.sequences.unwrap_or(1),
         prefill_chunk: args.prefill_chunk,
         logit_rows: 1,
+        images: images(args),
         kv_type: args.kv_type,
         activations: match args.float_activations {
             true => Activations::Float,
@@ -55,6 +56,13 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
         balance: described.balance,
         runtime,
     })
+}
+
+/// Bounds of pictures.
+fn images(args: &PlanArgs) -> ImageLimits {
+    let default = ImageLimits::default();
+    let size = args.max_image_size.unwrap_or((default.size.width, default.size.height));
+    ImageLimits::new(args.max_images.unwrap_or(default.count), size)
 }
 
 fn this_machine(args: &PlanArgs) -> Result<Described, EngineError> {

@@ -2,7 +2,7 @@
 
 use dctms_engine::loading::Loader;
 use dctms_engine::model::{ModelFiles, Vocabulary};
-use dctms_engine::planning::{PlanSettings, Planned, compile_heap_bytes, plan};
+use dctms_engine::planning::{PlanSettings, Planned, compile_heap_bytes, image_heap_bytes, plan};
 use dctms_engine::session::session_options;
 use dctms_engine::{Class, EngineError, Model, Runner};
 use dctms_exec::CertifiedPlan;
@@ -151,7 +151,7 @@ pub fn certify(
     settings: &PlanSettings,
     bounds: &Bounds,
 ) -> Result<Planned, EngineError> {
-    model.checkpoint.require_complete()?;
+    model.require_complete()?;
     let planned = plan(model, settings, bounds)?;
     let envelope = &planned.plan.envelope;
     if !envelope.fits() {
@@ -189,7 +189,11 @@ pub fn launch(
     let options = session_options(plan, LANE_STACK_BYTES)?;
     if limit == HeapLimit::Set {
         let reserve = settings.runtime.replan_heap_bytes;
-        HEAP.set_run_limit((plan.envelope.runtime.heap - reserve) as usize)?;
+        let picture = image_heap_bytes(model, settings);
+        HEAP.set_run_limit((plan.envelope.runtime.heap - reserve - picture) as usize)?;
+        if picture > 0 {
+            HEAP.open_image_region(picture as usize)?;
+        }
     }
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let facts = (model.config.vocabulary, window);

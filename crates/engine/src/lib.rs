@@ -9,15 +9,18 @@
 pub mod bench;
 pub mod error;
 pub mod evaluate;
+pub mod eyes;
 pub mod generation;
 pub mod loading;
 pub mod model;
 pub mod model_file;
+pub mod pictures;
 pub mod planning;
 pub mod runner;
 pub mod session;
 pub mod vocabulary;
 
 pub use error::{Class, EngineError};
+pub use eyes::{Eyes, ImageLimits};
 pub use model::{Model, ModelFiles};
 pub use runner::Runner;

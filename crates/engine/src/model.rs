@@ -13,6 +13,7 @@ use dctms_models::{DecoderConfig, read_config};
 use dctms_text::{Facts, TableLayout};
 
 use crate::error::{Class, EngineError};
+use crate::eyes::Eyes;
 use crate::model_file::CheckpointFile;
 use crate::vocabulary::VocabularyInfo;
 
@@ -29,6 +30,8 @@ pub struct Model {
     pub vocabulary: Option<Vocabulary>,
     /// Its chat template, when the file has one.
     pub template: Option<String>,
+    /// The vision file beside it.
+    pub eyes: Option<Eyes>,
     path: PathBuf,
 }
 
@@ -71,7 +74,26 @@ impl Model {
                 long.len()
             )));
         }
-        Ok(Model { checkpoint, config, vocabulary, template, path: path.to_path_buf() })
+        let path = path.to_path_buf();
+        Ok(Model { checkpoint, config, vocabulary, template, eyes: None, path })
+    }
+
+    /// The same model with a vision file beside it.
+    #[must_use]
+    pub fn with_eyes(self, eyes: Eyes) -> Model {
+        Model { eyes: Some(eyes), ..self }
+    }
+
+    /// Refuses files that are not whole yet.
+    ///
+    /// # Errors
+    /// Class `File` with the bytes that are missing.
+    pub fn require_complete(&self) -> Result<(), EngineError> {
+        self.checkpoint.require_complete()?;
+        if let Some(eyes) = &self.eyes {
+            eyes.checkpoint.require_complete()?;
+        }
+        Ok(())
     }
 
     /// What a plan says of the file.
@@ -100,7 +122,11 @@ impl Model {
     /// # Errors
     /// A file that cannot be opened any more.
     pub fn files(&self) -> Result<ModelFiles, EngineError> {
-        ModelFiles::open(&self.path, self.checkpoint.shard_count())
+        let mut files = ModelFiles::open(&self.path, self.checkpoint.shard_count())?;
+        if let Some(eyes) = &self.eyes {
+            files.files.push(eyes.file()?);
+        }
+        Ok(files)
     }
 }
 

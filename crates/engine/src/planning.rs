@@ -4,11 +4,12 @@
 use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::{Dtype, Program};
-use dctms_models::{BuildOptions, build_program};
+use dctms_models::{BuildOptions, VisionPart, build_program_with_vision};
 use dctms_planner::{Activations, Balance, PlanOptions};
 use dctms_verifier::Certificate;
 
 use crate::error::{Class, EngineError};
+use crate::eyes::{Eyes, ImageLimits};
 use crate::model::Model;
 use crate::model_file::CheckpointFile;
 
@@ -28,6 +29,8 @@ pub struct PlanSettings {
     pub prefill_chunk: u64,
     /// Rows of logits of a step.
     pub logit_rows: u64,
+    /// Pictures, where the model has eyes.
+    pub images: ImageLimits,
     /// Type of keys and values.
     pub kv_type: Dtype,
     /// Path of the products.
@@ -156,6 +159,7 @@ pub fn resolve_bounds(
             ),
         ));
     }
+    let (max_images, max_image_tokens) = image_bounds(resident, settings)?;
     Ok(Bounds {
         max_input_tokens: input,
         max_output_tokens: output,
@@ -163,9 +167,41 @@ pub fn resolve_bounds(
         prefill_chunk: settings.prefill_chunk.min(input.max(1)),
         logit_rows: settings.logit_rows.max(settings.sequences),
         kv_type: settings.kv_type,
-        max_images: 0,
-        max_image_tokens: 0,
+        max_images,
+        max_image_tokens,
     })
+}
+
+/// Pictures, and tokens of all of them; none where no model has eyes.
+fn image_bounds(
+    resident: &dyn Resident,
+    settings: &PlanSettings,
+) -> Result<(u64, u64), EngineError> {
+    let models = resident.models();
+    let tilers = models.iter().filter_map(|model| Some(model.eyes.as_ref()?.tiler()));
+    let Some(most) = tilers.map(|tiler| tiler.tokens_max()).max() else { return Ok((0, 0)) };
+    let count = settings.images.count;
+    let tokens = count.saturating_mul(most);
+    if tokens > IMAGE_TOKENS_MAX {
+        let message = format!(
+            "{count} pictures of up to {most} tokens each: at most {IMAGE_TOKENS_MAX} in all \
+             (--max-images)"
+        );
+        return Err(EngineError::new(Class::OverBound, message));
+    }
+    Ok((count, tokens))
+}
+
+/// Most tokens of all pictures of a request.
+const IMAGE_TOKENS_MAX: u64 = 1 << 17;
+
+/// Heap of decoding pictures, bytes; 0 where no model has eyes.
+#[must_use]
+pub fn image_heap_bytes(resident: &dyn Resident, settings: &PlanSettings) -> u64 {
+    match resident.models().iter().any(|model| model.eyes.is_some()) {
+        true => settings.images.heap_bytes(),
+        false => 0,
+    }
 }
 
 /// The logical program of a model under bounds.
@@ -187,8 +223,16 @@ pub fn program(model: &Model, bounds: &Bounds) -> Result<Program, EngineError> {
         penalty_window: PENALTY_WINDOW,
     };
     let file = CheckpointFile(&model.checkpoint);
-    let mut program = build_program(&file, &model.config, &options)?;
+    let eyes_file = model.eyes.as_ref().map(|eyes| CheckpointFile(&eyes.checkpoint));
+    let part = model.eyes.as_ref().zip(eyes_file.as_ref()).map(|(eyes, file)| VisionPart {
+        file,
+        config: &eyes.config,
+        first_file: model.checkpoint.shard_count() as u32,
+        patches_max: eyes.config.patches_max(),
+    });
+    let mut program = build_program_with_vision(&file, &model.config, &options, part.as_ref())?;
     program.models.push(model.info());
+    program.models.extend(model.eyes.as_ref().map(Eyes::info));
     Ok(program)
 }
 
@@ -225,7 +269,8 @@ pub fn plan_unverified(
         balance: settings.balance,
         activations: settings.activations,
         runtime: RuntimeBytes {
-            heap: run_heap_bytes(runtime, bounds, programs.len() as u64),
+            heap: run_heap_bytes(runtime, bounds, programs.len() as u64)
+                + image_heap_bytes(resident, settings),
             stacks: runtime.stacks_bytes,
             image: runtime.image_bytes,
             io: runtime.io_bytes,
@@ -278,11 +323,13 @@ pub fn compile_heap_bytes(resident: &dyn Resident, lanes: u32) -> u64 {
             let range = vocabulary.info.range();
             (range.end - range.start) + vocabulary.layout.len_bytes() as u64
         });
+        let seeing = model.eyes.as_ref().map_or(0, |eyes| eyes.checkpoint.tensor_count());
+        let tensors = model.checkpoint.tensor_count() + seeing;
         let template = model.template.as_ref().map_or(0, String::len) as u64;
         vocabulary
             + 40 * template
             + COMPILE_HEAP_PER_PROMPT_BYTE * prompt_bytes_max(model)
-            + tensor_bytes(lanes) * model.checkpoint.tensor_count() as u64
+            + tensor_bytes(lanes) * tensors as u64
     };
     COMPILE_HEAP_FIXED_BYTES + resident.models().into_iter().map(model_bytes).sum::<u64>()
 }

@@ -18,6 +18,10 @@ use sha2::{Digest, Sha256};
 use crate::error::{Class, EngineError};
 use crate::planning::PENALTY_WINDOW;
 
+/// Marks a token of a prompt that is no token: the rest of its bits are a row of the pictures'
+/// embeddings.
+pub const IMAGE_ROW: u32 = 1 << 31;
+
 /// One sequence of a decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -49,6 +53,7 @@ pub struct Runner {
     phases: Phases,
     dims: Dims,
     host: HostTensors,
+    eyes: Option<SeeingTensors>,
     bounds: Bounds,
     vocabulary: usize,
     window: u32,
@@ -71,6 +76,19 @@ struct Dims {
     rows: DimId,
     segments: DimId,
     window_segments: DimId,
+}
+
+/// What only a model with eyes has.
+struct SeeingTensors {
+    phase: PhaseId,
+    pixels: HostTensor,
+    grid: HostTensor,
+    first_row: HostTensor,
+    /// For each token of a step: 0, or 1 + the row that it is.
+    rows: HostTensor,
+    /// Where grids vary: patches and tokens of a tile.
+    patches: Option<DimId>,
+    tokens: Option<DimId>,
 }
 
 struct HostTensors {
@@ -117,7 +135,20 @@ impl Runner {
             random: tensor(names::RANDOM)?,
             tokenizer: plan.program.tensor_named(names::TOKENIZER),
         };
+        let eyes = match phase("vision") {
+            Err(_) => None,
+            Ok(phase) => Some(SeeingTensors {
+                phase,
+                pixels: tensor(names::PIXELS)?,
+                grid: tensor(names::GRID)?,
+                first_row: tensor(names::FIRST_ROW)?,
+                rows: tensor(names::IMAGE_ROWS)?,
+                patches: dim(names::PATCHES).ok(),
+                tokens: dim(names::IMAGE_TOKENS).ok(),
+            }),
+        };
         Ok(Runner {
+            eyes,
             phases: Phases {
                 load: phase("load")?,
                 prefill: phase("prefill")?,
@@ -185,6 +216,44 @@ impl Runner {
     #[must_use]
     pub fn tokenizer_tables(&self) -> Option<ConstantBytes> {
         self.session.constant(self.host.tokenizer?)
+    }
+
+    /// Encodes a tile: `write` fills its pixels, RGB bytes row by row; `grid` is its rows and
+    /// columns of patches. Its `tokens` embeddings stand from `first_row` on.
+    ///
+    /// # Errors
+    /// Class `Usage` for a model without eyes, `OverBound` for a tile over the plan's bounds.
+    pub fn encode_tile(
+        &mut self,
+        (pixel_bytes, grid, tokens): (usize, [u32; 2], u32),
+        first_row: u32,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<(), EngineError> {
+        let Some(eyes) = &self.eyes else {
+            return Err(EngineError::new(Class::Usage, "this plan has no vision file"));
+        };
+        let end = u64::from(first_row) + u64::from(tokens);
+        let pixels = self.session.bytes_mut(eyes.pixels);
+        if end > self.bounds.max_image_tokens || pixel_bytes > pixels.len() {
+            return Err(EngineError::new(
+                Class::OverBound,
+                format!(
+                    "a tile of {pixel_bytes} bytes that ends at image token {end}: the plan holds \
+                     {} bytes and {} image tokens",
+                    pixels.len(),
+                    self.bounds.max_image_tokens
+                ),
+            ));
+        }
+        write(&mut pixels[..pixel_bytes]);
+        self.session.integers_mut(eyes.grid).copy_from_slice(&grid);
+        self.session.integers_mut(eyes.first_row)[0] = first_row;
+        for (dim, value) in [(eyes.patches, grid[0] * grid[1]), (eyes.tokens, tokens)] {
+            if let Some(dim) = dim {
+                self.session.set_dim(dim, u64::from(value))?;
+            }
+        }
+        Ok(self.session.run(eyes.phase)?)
     }
 
     /// Appends `tokens` to a slot from `position` on, chunk by chunk; the logits of the last one
@@ -328,7 +397,9 @@ impl Runner {
         let history = &mut history[row * window..(row + 1) * window];
         history.fill(dctms_exec::sample::NO_TOKEN);
         let recent = &tokens[tokens.len().saturating_sub(window)..];
-        history[..recent.len()].copy_from_slice(recent);
+        // A picture is no token that could be said again.
+        let said = recent.iter().filter(|token| **token & IMAGE_ROW == 0);
+        history.iter_mut().zip(said).for_each(|(place, token)| *place = *token);
     }
 
     /// The logit of a token in a row of the last step.
@@ -380,7 +451,13 @@ impl Runner {
     fn place(&mut self, count: usize, step: impl Fn(usize) -> Step) {
         for index in 0..count {
             let step = step(index);
-            self.session.integers_mut(self.host.tokens)[index] = step.token;
+            let image = step.token & IMAGE_ROW != 0;
+            if let Some(eyes) = &self.eyes {
+                let row = if image { (step.token ^ IMAGE_ROW) + 1 } else { 0 };
+                self.session.integers_mut(eyes.rows)[index] = row;
+            }
+            let token = if image { 0 } else { step.token };
+            self.session.integers_mut(self.host.tokens)[index] = token;
             self.session.integers_mut(self.host.positions)[index] = step.position;
             self.session.integers_mut(self.host.slots)[index] = step.slot;
         }
@@ -398,6 +475,14 @@ impl Runner {
 
     fn check_tokens(&self, tokens: impl Iterator<Item = u32>) -> Result<(), EngineError> {
         for token in tokens {
+            if token & IMAGE_ROW != 0 {
+                let (row, rows) = (token ^ IMAGE_ROW, self.bounds.max_image_tokens);
+                if u64::from(row) >= rows {
+                    let message = format!("row {row} of {rows} image tokens");
+                    return Err(EngineError::new(Class::OverBound, message));
+                }
+                continue;
+            }
             if token as usize >= self.vocabulary {
                 let count = self.vocabulary;
                 let message = format!("token {token} of a vocabulary of {count}");

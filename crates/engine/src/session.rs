@@ -24,6 +24,7 @@ use dctms_text::{
 };
 
 use crate::error::{Class, EngineError};
+use crate::eyes::ImageLimits;
 use crate::generation::{
     Control, EndTokens, Finish, GenerationOptions, LogitsDigest, Sequence, Timing, generate,
 };
@@ -54,6 +55,7 @@ pub fn library_settings(heap_bytes: u64) -> Result<PlanSettings, EngineError> {
         sequences: 1,
         prefill_chunk: PREFILL_CHUNK_TOKENS,
         logit_rows: 1,
+        images: ImageLimits::default(),
         kv_type: Dtype::F16,
         activations: Activations::Quantised,
         machine: Machine {
@@ -86,7 +88,7 @@ pub fn load(model: &Model, planned: &Planned) -> Result<Runner, EngineError> {
             format!("needs {} bytes, the limit is {}", envelope.total, envelope.hardware),
         ));
     }
-    model.checkpoint.require_complete()?;
+    model.require_complete()?;
     let options = session_options(plan, LANE_STACK_BYTES)?;
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let certified = CertifiedPlan::new(plan, certificate)?;

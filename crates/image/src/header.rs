@@ -6,7 +6,7 @@
 //! Believes: nothing. Must not know: bounds (see [`crate::ImageBounds::check`]).
 
 use crate::error::ImageError;
-use crate::limits::{EXIF_BYTES_MAX, JPEG_SEGMENTS_MAX, WEBP_CHUNKS_MAX};
+use crate::limits::{CHUNKS_MAX, EXIF_BYTES_MAX, JPEG_SEGMENTS_MAX};
 use crate::orientation::Orientation;
 use crate::picture::Size;
 use crate::window::Window;
@@ -83,8 +83,29 @@ fn png<R: Read + Seek>(window: &mut Window<R>) -> Result<Header, ImageError> {
         return Err(damaged(Format::Png, 12, "the first chunk is not IHDR"));
     }
     let edge = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    // The orientation, if any, stands in a chunk that the decoder reads on its way.
-    Ok(upright(Format::Png, Size::new(edge(16), edge(20))))
+    let stored = Size::new(edge(16), edge(20));
+    Ok(Header { format: Format::Png, stored, orientation: png_orientation(window)? })
+}
+
+/// Looks for a chunk of EXIF data before the picture's.
+fn png_orientation<R: Read + Seek>(window: &mut Window<R>) -> Result<Orientation, ImageError> {
+    const AFTER_FIRST_CHUNK: u64 = 33;
+    let mut at = AFTER_FIRST_CHUNK;
+    for _ in 0..CHUNKS_MAX {
+        let mut head = [0; 8];
+        window.seek(SeekFrom::Start(at))?;
+        if read_up_to(window, &mut head)? < head.len() || head[4..] == *b"IDAT" {
+            break;
+        }
+        let len = u64::from(u32::from_be_bytes([head[0], head[1], head[2], head[3]]));
+        if head[4..] == *b"eXIf" {
+            let mut exif = vec![0; len.min(EXIF_BYTES_MAX as u64) as usize];
+            let got = read_up_to(window, &mut exif)?;
+            return Ok(Orientation::from_exif(&exif[..got]));
+        }
+        at += 12 + len;
+    }
+    Ok(Orientation::Upright)
 }
 
 fn gif<R: Read + Seek>(window: &mut Window<R>) -> Result<Header, ImageError> {
@@ -194,7 +215,7 @@ fn webp<R: Read + Seek>(window: &mut Window<R>) -> Result<Header, ImageError> {
 /// Looks for a chunk of EXIF data; it stands behind the picture.
 fn webp_orientation<R: Read + Seek>(window: &mut Window<R>) -> Result<Orientation, ImageError> {
     let mut at = 12;
-    for _ in 0..WEBP_CHUNKS_MAX {
+    for _ in 0..CHUNKS_MAX {
         let mut head = [0; 8];
         window.seek(SeekFrom::Start(at))?;
         if read_up_to(window, &mut head)? < head.len() {

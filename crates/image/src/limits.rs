@@ -27,8 +27,8 @@ pub const EXIF_BYTES_MAX: usize = 64 << 10;
 /// Entries of the first EXIF directory that are looked at.
 pub const EXIF_ENTRIES_MAX: u16 = 512;
 
-/// Chunks of a WebP file that are looked at for its orientation.
-pub const WEBP_CHUNKS_MAX: usize = 256;
+/// Chunks of a PNG or WebP file that are looked at for its orientation.
+pub const CHUNKS_MAX: usize = 256;
 
 /// Bytes that a PNG decoder may reserve for ancillary chunks.
 pub const PNG_ANCILLARY_BYTES_MAX: usize = 128 << 10;

@@ -40,8 +40,8 @@ const ALLOWED: [Edges; 15] = [
     edges(
         "engine",
         &[
-            "ir", "format", "text", "models", "planner", "verifier", "kernels", "system", "exec",
-            "sha2",
+            "ir", "format", "text", "image", "models", "planner", "verifier", "kernels", "system",
+            "exec", "sha2",
         ],
         &["serde_json", "testkit"],
     ),

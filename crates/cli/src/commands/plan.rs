@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dctms_engine::planning::{self, PlanSettings, Together};
-use dctms_engine::{Class, EngineError, Model};
+use dctms_engine::{Class, EngineError};
 use dctms_ir::join::Steps;
 use dctms_ir::limits::LANES_MAX;
 use dctms_ir::{Plan, json};
@@ -89,13 +89,17 @@ fn open(words: &Words) -> Result<Together, EngineError> {
         [] => vec![model_path(None)?],
         paths => paths.to_vec(),
     };
-    let models = paths.iter().map(|path| {
+    let models = paths.iter().enumerate().map(|(index, path)| {
+        // A vision file is for the first.
+        let vision = words.plan.vision.as_deref().filter(|_| index == 0);
         // With several, a defect has to say whose it is.
-        Model::open(path).map_err(|error| match error.message.contains(&named(path)) {
-            false if paths.len() > 1 => {
-                EngineError::new(error.class, format!("{}: {error}", named(path)))
+        super::run::open_model(path, vision, &[]).map_err(|error| {
+            match error.message.contains(&named(path)) {
+                false if paths.len() > 1 => {
+                    EngineError::new(error.class, format!("{}: {error}", named(path)))
+                }
+                true | false => error,
             }
-            true | false => error,
         })
     });
     Ok(Together { models: models.collect::<Result<_, _>>()?, steps: words.steps })

@@ -4,6 +4,7 @@
 //! to standard error.
 
 mod chat;
+mod images;
 mod options;
 mod output;
 mod progress;
@@ -11,7 +12,9 @@ mod prompts;
 
 use std::time::Instant;
 
+use dctms_engine::eyes::{Placed, Tiler};
 use dctms_engine::generation::{Sequence, Timing, generate};
+use dctms_engine::pictures::EncodeTimes;
 use dctms_engine::planning::{PlanSettings, Planned, fit_output, plan_unverified, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::plan::Bounds;
@@ -27,6 +30,7 @@ use crate::failure::Failure;
 use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
 
+pub use images::open_model;
 use options::{Format, Input, RunArgs};
 use output::{Report, Sink};
 use progress::Progress;
@@ -77,6 +81,8 @@ fn warn(prepared: &Prepared) {
 struct Ready {
     prepared: Prepared,
     prompts: Vec<Vec<u32>>,
+    /// How pictures are cut, and where each stands.
+    seen: Option<(Tiler, Vec<Placed>)>,
     compile_heap_peak_bytes: usize,
 }
 
@@ -84,11 +90,18 @@ struct Ready {
 fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     dctms_text::initialise_templates();
     let stage = CompileStage::open()?;
-    let (started, prompts) = {
-        let model = Model::open(&args.model_path()?)?;
+    let (started, prompts, seen) = {
+        let vision = args.plan.vision.as_deref();
+        let model = images::open_model(&args.model_path()?, vision, &args.images)?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
-        model.checkpoint.require_complete().map_err(EngineError::from)?;
-        let prompts = prompts::read(args, &model)?;
+        model.require_complete()?;
+        let tiler = model.eyes.as_ref().map(dctms_engine::Eyes::tiler);
+        let limits = settings(&args.plan)?.images;
+        let placed = match &tiler {
+            Some(tiler) => images::place_all(&args.images, tiler, &limits)?,
+            None => Vec::new(),
+        };
+        let prompts = prompts::read(args, &model, &placed)?;
         let mut plan_args = args.plan.clone();
         plan_args.sequences = Some(sequences(args, prompts.len() as u64)?);
         plan_args.max_output = plan_args.max_output.or(args.limit);
@@ -104,13 +117,14 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
         debug_assert_eq!(planned.plan.bounds, bounds);
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
         // Only now has the run's heap the room that the plan gives it.
-        (started, stage.lasting(|| prompts.clone()))
+        let seen = stage.lasting(|| tiler.map(|tiler| (tiler, placed.clone())));
+        (started, stage.lasting(|| prompts.clone()), seen)
     };
     let compile_heap_peak_bytes = stage.close()?;
     let progress = Progress::new(started.weights_bytes());
     let prepared = process::load(started, progress.listener())?;
     progress.done();
-    Ok(Ready { prepared, prompts, compile_heap_peak_bytes })
+    Ok(Ready { prepared, prompts, seen, compile_heap_peak_bytes })
 }
 
 /// Sequences to plan for: those asked for, which must hold the prompts, else one a prompt.
@@ -204,8 +218,25 @@ fn check_prompt(longest: u64, limit: Option<u64>, bounds: &Bounds) -> Result<(),
     Ok(())
 }
 
+/// Decodes and encodes the pictures, one after another.
+fn see(
+    args: &RunArgs,
+    prepared: &mut Prepared,
+    seen: Option<&(Tiler, Vec<Placed>)>,
+) -> Result<Vec<(Placed, EncodeTimes)>, Failure> {
+    let Some((tiler, placed)) = seen else { return Ok(Vec::new()) };
+    let limits = settings(&args.plan)?.images;
+    let mut pictures = Vec::with_capacity(placed.len());
+    for (path, placed) in args.images.iter().zip(placed) {
+        let times = images::encode(path, &limits, (tiler, placed), &mut prepared.runner)?;
+        pictures.push((*placed, times));
+    }
+    Ok(pictures)
+}
+
 fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
-    let Ready { prepared, prompts, compile_heap_peak_bytes } = ready;
+    let Ready { prepared, prompts, seen, compile_heap_peak_bytes } = ready;
+    let pictures = see(args, prepared, seen.as_ref())?;
     let bounds = prepared.runner.bounds().clone();
     let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
     let limit = args.limit.unwrap_or(bounds.max_output_tokens) as usize;
@@ -241,6 +272,7 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
     result?;
     let mut report = Report {
         sequences: &sequences,
+        pictures: &pictures,
         timing: &mut timing,
         tokenizer: tokenizer.as_ref(),
         envelope: &prepared.envelope,

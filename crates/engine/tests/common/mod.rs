@@ -59,6 +59,7 @@ impl Setup {
             sequences: self.sequences,
             prefill_chunk: self.chunk,
             logit_rows: self.rows,
+            images: dctms_engine::ImageLimits::default(),
             kv_type: self.kv,
             activations: self.activations,
             machine: Machine {

@@ -6,7 +6,6 @@ use super::{damaged, over_white, rgba_over_white, room};
 use crate::error::ImageError;
 use crate::header::{Format, Header};
 use crate::limits::PNG_ANCILLARY_BYTES_MAX;
-use crate::orientation::Orientation;
 use crate::picture::{Picture, Size};
 use crate::window::Window;
 use ::png::{BitDepth, ColorType, DecodingError, Limits, Transformations};
@@ -27,8 +26,6 @@ pub(super) fn decode<R: Read + Seek>(
     if (info.width, info.height) != (header.stored.width, header.stored.height) {
         return Err(damaged(Format::Png, 16, &"two headers of different size"));
     }
-    let orientation =
-        info.exif_metadata.as_deref().map_or(Orientation::Upright, Orientation::from_exif);
     let interlaced = info.interlaced;
     let (color, BitDepth::Eight) = reader.output_color_type() else {
         let what = "a depth other than 8 after expansion".to_owned();
@@ -53,7 +50,7 @@ pub(super) fn decode<R: Read + Seek>(
             write_row(data, color, line, pass);
         }
     }
-    Ok(Picture::turned(header.stored, orientation, pixels))
+    Ok(Picture::turned(header.stored, header.orientation, pixels))
 }
 
 /// One pass of interlacing: first column and row, and the steps from pixel to pixel.

@@ -1,9 +1,10 @@
-//! The bounded heap: a global allocator with two regions, hard limits, and a latch.
+//! The bounded heap: a global allocator with up to three regions, hard limits, and a latch.
 //!
 //! ```text
 //! time    start ──────── compile stage ──────────┬── load ── seal ── tokens … ── end
 //! compile        [ parse, plan, verify ]  given back
 //! run     [ start-up, results that live on, lanes, sessions … at most heap_limit_bytes ]
+//! image                                               [ picture ]     [ picture ]
 //! ```
 //!
 //! The *run region* holds whatever lives as long as the process. It starts with a small boot
@@ -15,6 +16,11 @@
 //! `max(compile limit + boot limit, heap limit + arena + …)` bounds the process, and the planner
 //! asks that the first is no more than the second. A block stays in its region when it is
 //! reallocated, and is freed by address, whoever frees it.
+//!
+//! The *image region* is for decoders of pictures, whose needs no plan knows one by one but whose
+//! worst case one does: it is as long as that, resident from the moment it is opened, and never
+//! given back. A process without eyes has none. A picture made to need more ends the process at
+//! any time, with the same exit code: its decoder could not go on, and may not take more.
 //!
 //! Nothing grows past a limit. While *loading* a request beyond it ends the process with a
 //! message and the exit code for "does not fit"; later the request is refused (null).
@@ -62,6 +68,8 @@ pub enum Region {
     Run,
     /// For what is gone before the arena is touched.
     Compile,
+    /// For decoding a picture: resident from the start, empty between pictures.
+    Image,
 }
 
 /// What happens when a limit is reached.
@@ -109,6 +117,7 @@ struct Regions {
     run: Mapped,
     run_limit_is_final: bool,
     compile: Mapped,
+    image: Mapped,
 }
 
 struct Mapped {
@@ -142,6 +151,7 @@ impl BoundedHeap {
                 run: Mapped::none(),
                 run_limit_is_final: false,
                 compile: Mapped::none(),
+                image: Mapped::none(),
             }),
             exhaustion: AtomicU8::new(0),
             allocations: AtomicU64::new(0),
@@ -218,6 +228,25 @@ impl BoundedHeap {
         })
     }
 
+    /// Maps the image region, rounded up to pages, and makes it resident. Once only.
+    ///
+    /// # Errors
+    /// `Bound` when it is open or over 16 GiB; `Call` when the kernel has no room.
+    pub fn open_image_region(&self, limit_bytes: usize) -> Result<(), SystemError> {
+        let what = "image region bytes";
+        let len_bytes = sys::round_up_to_pages(limit_bytes)
+            .filter(|&len| len > 0 && len <= HEAP_REGION_BYTES_MAX)
+            .ok_or(SystemError::Bound { what, bound: HEAP_REGION_BYTES_MAX, value: limit_bytes })?;
+        self.with_regions(|regions| {
+            if regions.image.limit_bytes > 0 {
+                return Err(SystemError::Bound { what: "image regions", bound: 1, value: 2 });
+            }
+            regions.image.map(len_bytes, len_bytes, "the image region")?;
+            regions.image.make_resident();
+            Ok(())
+        })
+    }
+
     /// Sets the final limit of the run region, rounded up to pages, and gives the rest of its
     /// address space back. Once only.
     ///
@@ -250,6 +279,7 @@ impl BoundedHeap {
         self.with_regions(|regions| match region {
             Region::Run => regions.run.figures(),
             Region::Compile => regions.compile.figures(),
+            Region::Image => regions.image.figures(),
         })
     }
 
@@ -292,7 +322,8 @@ impl BoundedHeap {
         let (block, figures) = self.with_regions(|regions| {
             let mapped = match region {
                 Region::Compile if regions.compile.limit_bytes > 0 => &mut regions.compile,
-                Region::Compile | Region::Run => {
+                Region::Image if regions.image.limit_bytes > 0 => &mut regions.image,
+                Region::Compile | Region::Image | Region::Run => {
                     if self.map_run_region(regions).is_err() {
                         return (std::ptr::null_mut(), HeapFigures::default());
                     }
@@ -303,7 +334,8 @@ impl BoundedHeap {
             let block = unsafe { mapped.heap.allocate(size, align) };
             (block, mapped.figures())
         });
-        if block.is_null() && self.exhaustion.load(Ordering::Relaxed) == 0 {
+        let loading = self.exhaustion.load(Ordering::Relaxed) == 0;
+        if block.is_null() && (loading || region == Region::Image) {
             self.exit_on_exhaustion(size, region, figures);
         }
         block
@@ -316,6 +348,7 @@ impl BoundedHeap {
         let stage = match region {
             Region::Run => "loading",
             Region::Compile => "planning",
+            Region::Image => "decoding a picture (see --max-image-size)",
         };
         let mut text = StackText::<256>::new();
         let _ = writeln!(
@@ -343,9 +376,12 @@ impl BoundedHeap {
     }
 
     fn region_of(&self, block: *mut u8) -> Region {
-        self.with_regions(|regions| match regions.compile.contains(block) {
-            true => Region::Compile,
-            false => Region::Run,
+        self.with_regions(|regions| {
+            match (regions.compile.contains(block), regions.image.contains(block)) {
+                (true, _) => Region::Compile,
+                (false, true) => Region::Image,
+                (false, false) => Region::Run,
+            }
         })
     }
 }
@@ -404,6 +440,9 @@ impl Regions {
         if self.compile.contains(block) {
             return Some(&mut self.compile);
         }
+        if self.image.contains(block) {
+            return Some(&mut self.image);
+        }
         self.run.contains(block).then_some(&mut self.run)
     }
 }
@@ -448,6 +487,16 @@ impl Mapped {
         self.limit_bytes = limit_bytes;
         self.reserved_bytes = reserved_bytes;
         Ok(())
+    }
+
+    /// Touches every page of a region that was just mapped.
+    fn make_resident(&mut self) {
+        let base = std::ptr::with_exposed_provenance_mut::<u8>(self.base);
+        // SAFETY: the range is this region's own and writable; populating changes no contents.
+        if unsafe { sys::advise(base, self.limit_bytes, Advice::PopulateWrite) }.is_err() {
+            // SAFETY: as above, and or-ing zero into a byte keeps it.
+            unsafe { sys::touch_pages(base, self.limit_bytes) };
+        }
     }
 
     /// Fixes the limit and gives the address space behind it back.

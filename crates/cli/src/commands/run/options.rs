@@ -59,6 +59,8 @@ pub struct RunArgs {
     pub replan: bool,
     /// No template.
     pub raw: bool,
+    /// Pictures.
+    pub images: Vec<PathBuf>,
     /// Output.
     pub format: Format,
 }
@@ -81,6 +83,7 @@ impl RunArgs {
             end_tokens: EndTokens::Obeyed,
             replan: false,
             raw: false,
+            images: Vec::new(),
             format: Format::Text,
         };
         while let Some(argument) = parser.next()? {
@@ -103,6 +106,7 @@ impl RunArgs {
                 other => return Err(unknown(&other)),
             }
         }
+        args.check_images()?;
         let alone = [(args.raw, "--raw"), (args.format == Format::Json, "--json")];
         if let (Input::Chat, Some((_, name))) = (&args.input, alone.iter().find(|(is, _)| *is)) {
             return Err(UsageError::Wrong(format!(
@@ -110,6 +114,33 @@ impl RunArgs {
             )));
         }
         Ok(args)
+    }
+
+    /// Pictures belong to one prompt, and are counted with it.
+    fn check_images(&mut self) -> Result<(), UsageError> {
+        let given = self.images.len() as u64;
+        let wrong = |message: String| Err(UsageError::Wrong(message));
+        match &self.input {
+            _ if given == 0 => {}
+            Input::Text(_) | Input::File(_) => {}
+            Input::Chat => {
+                return wrong(
+                    "--image: a prompt is needed (-p or -f); a conversation takes \
+                              pictures by a line /image FILE"
+                        .to_string(),
+                );
+            }
+            Input::Ids(_) | Input::Lines(_) => {
+                return wrong("--image goes with one prompt (-p or -f)".to_string());
+            }
+        }
+        if let Some(max) = self.plan.max_images.filter(|max| given > *max) {
+            return wrong(format!("{given} pictures, at most {max} are planned (--max-images)"));
+        }
+        if given > 0 {
+            self.plan.max_images = self.plan.max_images.or(Some(given));
+        }
+        Ok(())
     }
 
     fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
@@ -125,6 +156,7 @@ impl RunArgs {
             "ignore-eos" => self.end_tokens = EndTokens::Ignored,
             "replan" => self.replan = true,
             "raw" => self.raw = true,
+            "image" => self.images.push(parser.value()?.into()),
             "json" => self.format = Format::Json,
             "prompt-ids" => {
                 let path = parser.value()?.into();

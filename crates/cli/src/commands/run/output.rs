@@ -6,7 +6,9 @@
 use std::fmt::Write as _;
 
 use dctms_engine::EngineError;
+use dctms_engine::eyes::Placed;
 use dctms_engine::generation::{Control, GenerationOptions, LogitsDigest, Sequence, Timing};
+use dctms_engine::pictures::EncodeTimes;
 use dctms_ir::plan::Envelope;
 use dctms_system::heap::Region;
 use dctms_system::interrupt::stop_requested;
@@ -70,6 +72,8 @@ impl Sink {
 pub struct Report<'a> {
     /// Sequences, done.
     pub sequences: &'a [Sequence],
+    /// Pictures, and what encoding each took.
+    pub pictures: &'a [(Placed, EncodeTimes)],
     /// Times.
     pub timing: &'a mut Timing,
     /// Tokeniser, when there is one.
@@ -143,6 +147,7 @@ impl Report<'_> {
             let _ = write!(out, "\"{}\"", sequence.finish().map_or("none", |why| why.name()));
         });
         self.json_times(out);
+        self.json_pictures(out);
         self.json_memory(out)?;
         out.bytes(b",\"logits_sha256\":");
         match self.options.digest {
@@ -184,6 +189,37 @@ impl Report<'_> {
             at(0.5),
             at(0.99),
             at(1.0),
+        );
+    }
+
+    /// Nothing for a model without eyes: its report stays as it was.
+    fn json_pictures(&self, out: &mut Output) {
+        if self.pictures.is_empty() {
+            return;
+        }
+        let seconds = |times: &EncodeTimes| times.decode_s + times.render_s + times.encode_s;
+        let total: f64 = self.pictures.iter().map(|(_, times)| seconds(times)).sum();
+        let _ = write!(out, ",\"vision_ms\":{:.3},\"images\":[", total * 1000.0);
+        for (index, (placed, times)) in self.pictures.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let _ = write!(
+                out,
+                "{comma}{{\"width\":{},\"height\":{},\"tiles\":{},\"tokens\":{},\
+                 \"decode_ms\":{:.3},\"resize_ms\":{:.3},\"encode_ms\":{:.3}}}",
+                placed.size.width,
+                placed.size.height,
+                times.tiles,
+                placed.rows,
+                times.decode_s * 1000.0,
+                times.render_s * 1000.0,
+                times.encode_s * 1000.0,
+            );
+        }
+        let heap = HEAP.figures(Region::Image);
+        let _ = write!(
+            out,
+            "],\"image_heap_peak_bytes\":{},\"image_heap_bytes\":{}",
+            heap.live_peak_bytes, heap.limit_bytes
         );
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use dctms_engine::eyes::Placed;
 use dctms_engine::model::Vocabulary;
 use dctms_engine::{Class, EngineError, Model};
 use dctms_text::{
@@ -11,6 +12,7 @@ use dctms_text::{
 
 use dctms_engine::planning::prompt_bytes_max;
 
+use super::images::{self, Stretch};
 use super::options::{Input, RunArgs, usage};
 use crate::commands::files::read_at_most;
 
@@ -21,20 +23,24 @@ const PROMPT_FILE_BYTES_MAX: u64 = 1 << 20;
 ///
 /// # Errors
 /// A file that cannot be read, a prompt that is empty, a template that fails.
-pub fn read(args: &RunArgs, model: &Model) -> Result<Vec<Vec<u32>>, EngineError> {
+pub fn read(
+    args: &RunArgs,
+    model: &Model,
+    placed: &[Placed],
+) -> Result<Vec<Vec<u32>>, EngineError> {
     match &args.input {
         Input::Chat => Err(usage("a prompt is needed: -p TEXT or -f FILE".to_string())),
         Input::Ids(path) => Ok(vec![ids(&read_file(path, PROMPT_FILE_BYTES_MAX)?, model)?]),
-        Input::Text(text) => texts(args, model, &[text.as_str()]),
+        Input::Text(text) => texts(args, (model, placed), &[text.as_str()]),
         Input::File(path) => {
             let bytes_max = PROMPT_FILE_BYTES_MAX.max(prompt_bytes_max(model));
-            texts(args, model, &[&read_file(path, bytes_max)?])
+            texts(args, (model, placed), &[&read_file(path, bytes_max)?])
         }
         Input::Lines(path) => {
             let file = read_file(path, PROMPT_FILE_BYTES_MAX)?;
             let prompts = json_lines(&file)?;
             let prompts: Vec<&str> = prompts.iter().map(String::as_str).collect();
-            texts(args, model, &prompts)
+            texts(args, (model, placed), &prompts)
         }
     }
 }
@@ -100,7 +106,11 @@ fn json_lines(text: &str) -> Result<Vec<String>, EngineError> {
     Ok(prompts)
 }
 
-fn texts(args: &RunArgs, model: &Model, prompts: &[&str]) -> Result<Vec<Vec<u32>>, EngineError> {
+fn texts(
+    args: &RunArgs,
+    (model, placed): (&Model, &[Placed]),
+    prompts: &[&str],
+) -> Result<Vec<Vec<u32>>, EngineError> {
     let vocabulary = model.vocabulary.as_ref().ok_or_else(|| {
         EngineError::new(Class::File, "the model has no tokeniser: give --prompt-ids".to_string())
     })?;
@@ -110,12 +120,13 @@ fn texts(args: &RunArgs, model: &Model, prompts: &[&str]) -> Result<Vec<Vec<u32>
         .map_err(|error| EngineError::new(Class::File, error))?;
     drop(bytes);
     let tokenizer = Tokenizer::new(&vocabulary.layout, &tables);
-    prompts.iter().map(|prompt| one_text(args, model, vocabulary, &tokenizer, prompt)).collect()
+    let one = |prompt: &&str| one_text(args, (model, placed), vocabulary, &tokenizer, prompt);
+    prompts.iter().map(one).collect()
 }
 
 fn one_text(
     args: &RunArgs,
-    model: &Model,
+    (model, placed): (&Model, &[Placed]),
     vocabulary: &Vocabulary,
     tokenizer: &Tokenizer<'_>,
     prompt: &str,
@@ -132,24 +143,50 @@ fn one_text(
             ),
         ));
     }
-    let rendered;
-    let (text, options) = match args.raw {
-        true => {
-            let special_text = SpecialText::PlainText;
-            (prompt, EncodeOptions { special_text, ends: Ends::AsMetadata })
+    let knows = !args.raw && images::knows_pictures(model.template.as_deref());
+    let marked;
+    let prompt = match placed {
+        [] => prompt,
+        placed => {
+            images::check_text(prompt, knows)?;
+            marked = images::MARK.repeat(placed.len()) + prompt;
+            marked.as_str()
         }
+    };
+    let rendered;
+    let (text, special_text, ends) = match args.raw {
+        true => (prompt, SpecialText::PlainText, Ends::AsMetadata),
         false => {
-            rendered = render(args, model, tokenizer, prompt)?;
-            let special_text = SpecialText::Parse;
-            (rendered.as_str(), EncodeOptions { special_text, ends: Ends::Template })
+            rendered = render(args, model, tokenizer, images::content(prompt, knows))?;
+            (rendered.as_str(), SpecialText::Parse, Ends::Template)
         }
     };
     let kind = vocabulary.layout.facts().kind;
-    let mut scratch = Scratch::with_text_bytes_max(kind, text.len());
+    let scratch_bytes = text.len().max(images::PICTURE_TEXT_BYTES_MAX);
+    let mut scratch = Scratch::with_text_bytes_max(kind, scratch_bytes);
     let mut ids = Vec::new();
-    tokenizer
-        .encode(text.as_bytes(), options, &mut scratch, &mut |id| ids.push(id))
-        .map_err(|error| EngineError::new(Class::OverBound, error))?;
+    let mut take = |stretch: Stretch<'_>| -> Result<(), EngineError> {
+        let (text, special_text, ends) = match stretch {
+            Stretch::Text(text, ends) => (text, special_text, ends),
+            Stretch::Picture(text) => (text, SpecialText::Parse, Ends::None),
+            Stretch::Token(token) => {
+                ids.push(token);
+                return Ok(());
+            }
+        };
+        let options = EncodeOptions { special_text, ends };
+        tokenizer
+            .encode(text.as_bytes(), options, &mut scratch, &mut |id| ids.push(id))
+            .map_err(|error| EngineError::new(Class::OverBound, error))?;
+        Ok(())
+    };
+    match model.eyes.as_ref().filter(|_| !placed.is_empty()) {
+        None => take(Stretch::Text(text, ends))?,
+        Some(eyes) => {
+            let mark = images::mark(knows);
+            images::stretches(text, mark, (&eyes.tiler(), placed), ends, &mut take)?;
+        }
+    }
     if ids.is_empty() {
         return Err(usage("the prompt is empty".to_string()));
     }
@@ -161,7 +198,7 @@ fn render(
     args: &RunArgs,
     model: &Model,
     tokenizer: &Tokenizer<'_>,
-    prompt: &str,
+    prompt: Content<'_>,
 ) -> Result<String, EngineError> {
     let file = |error: dctms_text::TemplateError| EngineError::new(Class::File, error);
     let template = ChatTemplate::new(model.template.as_deref(), tokenizer).map_err(file)?;
@@ -173,7 +210,7 @@ fn render(
             fields: Vec::new(),
         });
     }
-    messages.push(Message { role: "user", content: Content::Text(prompt), fields: Vec::new() });
+    messages.push(Message { role: "user", content: prompt, fields: Vec::new() });
     let conversation = Conversation {
         messages: &messages,
         generation_prompt: GenerationPrompt::Added,

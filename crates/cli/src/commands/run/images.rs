@@ -1,0 +1,180 @@
+//! Pictures of a prompt: where they stand in its text, and what they become in its tokens.
+//!
+//! A text carries a mark for each picture. A template that knows pictures is given them as parts
+//! and writes its own mark; to another one they are marks inside the text, and stand before the
+//! words. After rendering, the text is cut at the marks, and each picture's pieces come between.
+
+use std::path::{Path, PathBuf};
+
+use dctms_engine::eyes::{Piece, Placed, Tiler};
+use dctms_engine::pictures::{self, EncodeTimes};
+use dctms_engine::runner::IMAGE_ROW;
+use dctms_engine::{Class, EngineError, ImageLimits, Model, Runner};
+use dctms_system::heap::Region;
+use dctms_text::{Content, Ends, Part};
+
+use super::options::usage;
+use crate::HEAP;
+
+/// The mark of a picture in a text of ours: no user's text may hold it.
+pub const MARK: &str = "\u{1}picture\u{1}";
+/// The mark that templates write which know pictures.
+const TEMPLATE_MARK: &str = "<image>";
+
+/// The model of a command, with the vision file that its options name.
+///
+/// # Errors
+/// Any defect of either file; pictures without a vision file.
+pub fn open_model(
+    path: &Path,
+    vision: Option<&Path>,
+    images: &[PathBuf],
+) -> Result<Model, EngineError> {
+    let model = Model::open(path)?;
+    match vision {
+        Some(vision) => {
+            let eyes = dctms_engine::Eyes::open(vision).map_err(|error| {
+                EngineError::new(error.class, format!("{}: {error}", vision.display()))
+            })?;
+            Ok(model.with_eyes(eyes))
+        }
+        None if images.is_empty() => Ok(model),
+        None => Err(blind(&path.display().to_string())),
+    }
+}
+
+/// The refusal of a picture by a model that has no eyes.
+#[must_use]
+pub fn blind(model: &str) -> EngineError {
+    usage(format!(
+        "{model} is a text model and cannot see: a picture needs its vision file (--mmproj FILE)"
+    ))
+}
+
+/// Pictures one after another, as their headers place them.
+///
+/// # Errors
+/// A picture that is none, or over the bounds.
+pub fn place_all(
+    paths: &[PathBuf],
+    tiler: &Tiler,
+    limits: &ImageLimits,
+) -> Result<Vec<Placed>, EngineError> {
+    let mut placed = Vec::with_capacity(paths.len());
+    let mut row = 0;
+    for path in paths {
+        let next = pictures::place(path, &limits.bounds(), tiler, row)?;
+        row += next.rows;
+        placed.push(next);
+    }
+    Ok(placed)
+}
+
+/// Decodes and encodes a picture, with the heap's region for pictures.
+///
+/// # Errors
+/// As [`pictures::encode`].
+pub fn encode(
+    path: &Path,
+    limits: &ImageLimits,
+    (tiler, placed): (&Tiler, &Placed),
+    runner: &mut Runner,
+) -> Result<EncodeTimes, EngineError> {
+    let _scope = HEAP.scope(Region::Image);
+    pictures::encode(path, &limits.bounds(), (tiler, placed), runner)
+}
+
+/// Whether a template writes pictures' marks itself.
+#[must_use]
+pub fn knows_pictures(template: Option<&str>) -> bool {
+    template.is_some_and(|text| {
+        text.contains(TEMPLATE_MARK) && (text.contains("'image'") || text.contains("\"image\""))
+    })
+}
+
+/// What a template is given for a text that begins with its pictures' marks.
+#[must_use]
+pub fn content(text: &str, template_knows: bool) -> Content<'_> {
+    if !template_knows {
+        return Content::Text(text);
+    }
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(after) = rest.strip_prefix(MARK) {
+        parts.push(Part::Image);
+        rest = after;
+    }
+    parts.push(Part::Text(rest));
+    Content::Parts(parts)
+}
+
+/// The mark in a rendered text.
+#[must_use]
+pub fn mark(template_knows: bool) -> &'static str {
+    if template_knows { TEMPLATE_MARK } else { MARK }
+}
+
+/// Refuses a user's text that holds a mark.
+///
+/// # Errors
+/// Class `OverBound`, so that a conversation goes on.
+pub fn check_text(text: &str, template_knows: bool) -> Result<(), EngineError> {
+    let mark = mark(template_knows);
+    match text.contains(mark) || text.contains(MARK) {
+        true => Err(EngineError::new(
+            Class::OverBound,
+            format!("the text holds {mark:?}, which stands for a picture"),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Longest text that belongs to a picture's tile, bytes.
+pub const PICTURE_TEXT_BYTES_MAX: usize = 256;
+
+/// A stretch of a prompt, in its order.
+pub enum Stretch<'a> {
+    /// Text, and what stands at its ends.
+    Text(&'a str, Ends),
+    /// Text that belongs to a picture: special tokens by their names.
+    Picture(&'a str),
+    /// A token that is a row of the pictures' embeddings.
+    Token(u32),
+}
+
+/// Cuts a rendered text at its marks and gives `take` what it becomes.
+///
+/// # Errors
+/// What `take` says; a text with another number of marks than pictures.
+pub fn stretches(
+    text: &str,
+    mark: &str,
+    (tiler, placed): (&Tiler, &[Placed]),
+    first_ends: Ends,
+    take: &mut dyn FnMut(Stretch<'_>) -> Result<(), EngineError>,
+) -> Result<(), EngineError> {
+    let found = text.matches(mark).count();
+    if found != placed.len() {
+        let message = format!("{} pictures, and {found} places for them", placed.len());
+        return Err(EngineError::new(Class::File, message));
+    }
+    let mut ends = first_ends;
+    for (index, stretch) in text.split(mark).enumerate() {
+        if index > 0 {
+            let mut result = Ok(());
+            tiler.pieces(&placed[index - 1], &mut |piece| {
+                if result.is_ok() {
+                    result = match piece {
+                        Piece::Text(text) => take(Stretch::Picture(&text)),
+                        Piece::Rows(first, count) => (first..first + count)
+                            .try_for_each(|row| take(Stretch::Token(IMAGE_ROW | row))),
+                    };
+                }
+            });
+            result?;
+        }
+        take(Stretch::Text(stretch, ends))?;
+        ends = Ends::None;
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! From a picture's file to rows of embeddings: header, prompt, pixels, tiles.
+//!
+//! ```text
+//! before planning   open → header → tiles and tokens         (nothing decoded)
+//! before a prompt   decode → for each tile: render, encode   (one picture at a time)
+//! ```
+//!
+//! Believes that the file is the one whose header was read; where it is not, it is refused.
+//! Allocates: the caller says from where.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Instant;
+
+use dctms_image::{ImageBounds, ImageError, decode};
+
+use crate::error::{Class, EngineError};
+use crate::eyes::{Placed, Tiler};
+use crate::runner::Runner;
+
+/// What encoding a picture took.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct EncodeTimes {
+    /// Seconds of decoding the file.
+    pub decode_s: f64,
+    /// Seconds of cutting and resizing.
+    pub render_s: f64,
+    /// Seconds of the encoder.
+    pub encode_s: f64,
+    /// Tiles.
+    pub tiles: u32,
+}
+
+/// Reads a picture's header, cuts it, and places it at `first_row` of the embeddings.
+///
+/// # Errors
+/// Class `OverBound` for a picture over the bounds, `File` for one that is none.
+pub fn place(
+    path: &Path,
+    bounds: &ImageBounds,
+    tiler: &Tiler,
+    first_row: u32,
+) -> Result<Placed, EngineError> {
+    let file = open(path)?;
+    let header = dctms_image::header::read_header(file).map_err(|error| named(path, &error))?;
+    bounds.check(&header).map_err(|error| named(path, &error))?;
+    tiler
+        .place(header.size(), first_row)
+        .map_err(|error| EngineError::new(error.class, format!("{}: {error}", path.display())))
+}
+
+/// Decodes a picture and encodes its tiles.
+///
+/// # Errors
+/// As [`place`]; class `File` for a damaged picture, or one that is not that which was placed.
+pub fn encode(
+    path: &Path,
+    bounds: &ImageBounds,
+    (tiler, placed): (&Tiler, &Placed),
+    runner: &mut Runner,
+) -> Result<EncodeTimes, EngineError> {
+    let start = Instant::now();
+    let file = open(path)?;
+    let read = |error: std::io::Error| named(path, &ImageError::from(error));
+    let bytes = file.metadata().map_err(read)?.len();
+    let picture = decode(file, bytes, bounds).map_err(|error| named(path, &error))?;
+    if picture.size() != placed.size {
+        let message = format!("{}: the picture changed since its header was read", path.display());
+        return Err(EngineError::new(Class::File, message));
+    }
+    let mut times = EncodeTimes { decode_s: start.elapsed().as_secs_f64(), ..Default::default() };
+    let mut row = placed.first_row;
+    for index in 0..placed.layout.count() {
+        let start = Instant::now();
+        let mut rendered = start;
+        let part = placed.layout.part(index);
+        let size = placed.layout.size(part);
+        let tokens = tiler.tokens(size);
+        let tile = (size.pixels() as usize * 3, tiler.grid(size), tokens);
+        runner.encode_tile(tile, row, |pixels| {
+            placed.layout.render(&picture, part, pixels);
+            rendered = Instant::now();
+        })?;
+        times.render_s += (rendered - start).as_secs_f64();
+        times.encode_s += rendered.elapsed().as_secs_f64();
+        times.tiles += 1;
+        row += tokens;
+    }
+    Ok(times)
+}
+
+fn open(path: &Path) -> Result<File, EngineError> {
+    let read = |error: std::io::Error| named(path, &ImageError::from(error));
+    // Asked before opening: opening a pipe would wait for somebody to write.
+    if !std::fs::metadata(path).map_err(read)?.is_file() {
+        return Err(EngineError::new(Class::File, format!("{}: no file", path.display())));
+    }
+    File::open(path).map_err(read)
+}
+
+/// An error with the file's name and its class.
+fn named(path: &Path, error: &ImageError) -> EngineError {
+    let class = match error {
+        ImageError::EdgeTooLong { .. }
+        | ImageError::TooManyPixels { .. }
+        | ImageError::FileTooLong { .. } => Class::OverBound,
+        ImageError::UnknownFormat { .. }
+        | ImageError::Empty { .. }
+        | ImageError::Damaged { .. }
+        | ImageError::Unsupported { .. }
+        | ImageError::Read { .. } => Class::File,
+    };
+    EngineError::new(class, format!("{}: {error}", path.display()))
+}
