@@ -66,13 +66,19 @@ pub fn envelope_rows(envelope: &Envelope) -> Vec<(&'static str, usize, u64)> {
 #[must_use]
 pub fn bounds_rows(shown: &Shown<'_>) -> Vec<(&'static str, String, String)> {
     let (bounds, choice) = (&shown.plan.bounds, shown.choice);
-    vec![
+    let mut rows = vec![
         ("max input tokens", grouped(bounds.max_input_tokens), choice.input.text()),
         ("max output tokens", grouped(bounds.max_output_tokens), choice.output.text()),
         ("sequences", grouped(bounds.sequences), choice.sequences.text()),
         ("prefill chunk", grouped(bounds.prefill_chunk), choice.chunk.text()),
         ("kv type", bounds.kv_type.name().to_string(), choice.kv_type.text()),
-    ]
+    ];
+    if bounds.max_images > 0 {
+        let note = "of all pictures together".to_string();
+        rows.push(("max pictures", grouped(bounds.max_images), "--max-images".to_string()));
+        rows.push(("max picture tokens", grouped(bounds.max_image_tokens), note));
+    }
+    rows
 }
 
 /// Rows of the prices: of what, bytes, how they were taken.

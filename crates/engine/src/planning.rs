@@ -204,6 +204,9 @@ pub fn image_heap_bytes(resident: &dyn Resident, settings: &PlanSettings) -> u64
     }
 }
 
+/// Heap of what is known of each picture: its tiles and its place in the prompt.
+const HEAP_PER_IMAGE_BYTES: u64 = 512;
+
 /// The logical program of a model under bounds.
 ///
 /// # Errors
@@ -270,7 +273,8 @@ pub fn plan_unverified(
         activations: settings.activations,
         runtime: RuntimeBytes {
             heap: run_heap_bytes(runtime, bounds, programs.len() as u64)
-                + image_heap_bytes(resident, settings),
+                + image_heap_bytes(resident, settings)
+                + bounds.max_images * HEAP_PER_IMAGE_BYTES,
             stacks: runtime.stacks_bytes,
             image: runtime.image_bytes,
             io: runtime.io_bytes,

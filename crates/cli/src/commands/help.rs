@@ -21,11 +21,12 @@ dctms: language models inside a memory envelope that is proven before they run
 
 Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
   --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
+  --mmproj FILE --max-images N --max-image-size WxH
   plan alone: --fit BYTES --chat --json --html FILE --hash -o FILE
 
 Runs: -p TEXT, -f FILE, --prompt-ids FILE or --prompts FILE.jsonl; without, a conversation on
   standard input. -n TOKENS --temp T --top-k K --top-p P --min-p P --repeat-penalty R --seed S
-  --system TEXT --stop TEXT --ignore-eos --raw --replan --json
+  --system TEXT --stop TEXT --ignore-eos --raw --replan --json --image FILE …
 
 Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
 3 does not fit; 4 over a bound at run time; 64 usage; 130 eval was interrupted.
@@ -44,6 +45,9 @@ Bounds and machine
   --memory-limit BYTES    the limit that M_max is compared with: 157000000, 512M, 2GB
   --machine FILE          a profile of a machine elsewhere: its memory, lanes, instructions
   --activations q8|f32    f32 is for comparing with references
+  --mmproj FILE           the vision file of a model that sees
+  --max-images N          pictures of a request or conversation (1)
+  --max-image-size WxH    pixels of the largest picture (1024x1024); larger ones are refused
 ";
 
 const PLAN: &str = "\
@@ -69,6 +73,8 @@ Prompt (one of)
   -p, --prompt TEXT       a text
   -f, --file FILE         a text file
   --prompt-ids FILE       token ids, separated by white space or commas
+  --image FILE            a picture before the text: PNG, JPEG, WebP or GIF (may be repeated);
+                          in a conversation a line /image FILE
   --prompts FILE.jsonl    several, answered together: a string or {\"prompt\": …} a line
 
 Generation

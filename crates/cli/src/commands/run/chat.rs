@@ -14,9 +14,11 @@ use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::plan::Bounds;
 use dctms_system::interrupt::{catch_stop_requests, stop_requested};
 
+use super::images::Album;
 use super::mebibytes;
 use super::options::RunArgs;
 use super::progress::Progress;
+use crate::args::UsageError;
 use crate::commands::stream::note;
 use crate::failure::Failure;
 use crate::machine::{lanes_of, settings};
@@ -35,10 +37,15 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
     dctms_text::initialise_templates();
     let stage = CompileStage::open()?;
     let growth = args.growth();
-    let (started, template, identity, room) = {
-        let model = Model::open(&args.model_path()?)?;
+    let (started, template, identity, room, album) = {
+        let vision = args.plan.vision.as_deref();
+        if vision.is_some() && growth == Growth::Replanned {
+            let message = "--replan: a conversation with pictures keeps its plan".to_string();
+            return Err(UsageError::Wrong(message).into());
+        }
+        let model = super::open_model(&args.model_path()?, vision, &[])?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
-        model.checkpoint.require_complete().map_err(EngineError::from)?;
+        model.require_complete()?;
         if model.vocabulary.is_none() {
             let message = "the model has no tokeniser: a conversation needs one";
             return Err(EngineError::new(Class::File, message).into());
@@ -56,13 +63,17 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
             Growth::Bounded => (bounds.max_input_tokens + bounds.max_output_tokens) as usize,
         };
         let room = ChatRoom::of(positions, template_bytes(model.template.as_deref()));
-        (started, stage.lasting(|| model.template.clone()), identity, room)
+        let album = stage.lasting(|| {
+            let tiler = model.eyes.as_ref()?.tiler();
+            Some(Album::new(tiler, settings.images, model.template.as_deref()))
+        });
+        (started, stage.lasting(|| model.template.clone()), identity, room, album)
     };
     stage.close()?;
     let mut prepared = load(started)?;
     catch_stop_requests()?;
     super::announce(&prepared, begun);
-    let mut chat = Chat::new(args, &prepared, room, growth);
+    let mut chat = Chat::new(args, &prepared, (room, growth), album);
     let mut input = Input::new(room.text_bytes_max);
     let mut line = None;
     loop {

@@ -15,6 +15,7 @@ use dctms_text::{Content, Ends, Part};
 
 use super::options::usage;
 use crate::HEAP;
+use crate::commands::stream::note;
 
 /// The mark of a picture in a text of ours: no user's text may hold it.
 pub const MARK: &str = "\u{1}picture\u{1}";
@@ -131,6 +132,113 @@ pub fn check_text(text: &str, template_knows: bool) -> Result<(), EngineError> {
 
 /// Longest text that belongs to a picture's tile, bytes.
 pub const PICTURE_TEXT_BYTES_MAX: usize = 256;
+
+/// The pictures of a conversation.
+pub struct Album {
+    tiler: Tiler,
+    limits: ImageLimits,
+    template_knows: bool,
+    /// All so far, in the order of their marks.
+    placed: Vec<Placed>,
+    /// Of those the last ones, which no turn has shown yet.
+    pending: usize,
+}
+
+impl Album {
+    /// An empty one, with room for all that the limits allow.
+    #[must_use]
+    pub fn new(tiler: Tiler, limits: ImageLimits, template: Option<&str>) -> Album {
+        Album {
+            tiler,
+            limits,
+            template_knows: knows_pictures(template),
+            placed: Vec::with_capacity(limits.count as usize),
+            pending: 0,
+        }
+    }
+
+    /// Reads and encodes a picture, which the next turn shows.
+    ///
+    /// # Errors
+    /// A picture that is none, or over the bounds; nothing has changed then.
+    pub fn add(&mut self, path: &Path, runner: &mut Runner) -> Result<(), EngineError> {
+        if self.placed.len() as u64 >= self.limits.count {
+            let message = format!(
+                "the conversation has {} pictures, the plan holds {} (--max-images)",
+                self.placed.len(),
+                self.limits.count
+            );
+            return Err(EngineError::new(Class::OverBound, message));
+        }
+        let row = self.placed.last().map_or(0, |last| last.first_row + last.rows);
+        let placed = pictures::place(path, &self.limits.bounds(), &self.tiler, row)?;
+        let times = encode(path, &self.limits, (&self.tiler, &placed), runner)?;
+        self.placed.push(placed);
+        self.pending += 1;
+        note(format_args!(
+            "dctms: picture {}: {}x{} pixels, {} tiles, {} tokens; decoded in {:.0} ms, encoded \
+             in {:.0} ms\n",
+            self.placed.len(),
+            placed.size.width,
+            placed.size.height,
+            times.tiles,
+            placed.rows,
+            times.decode_s * 1000.0,
+            (times.render_s + times.encode_s) * 1000.0
+        ));
+        Ok(())
+    }
+
+    /// A user's turn with the marks of the pictures that it shows first.
+    ///
+    /// # Errors
+    /// A text that holds a mark itself.
+    pub fn marked(&self, line: String) -> Result<String, EngineError> {
+        check_text(&line, self.template_knows)?;
+        Ok(match self.pending {
+            0 => line,
+            pending => MARK.repeat(pending) + &line,
+        })
+    }
+
+    /// The pending pictures were shown.
+    pub fn shown(&mut self) {
+        self.pending = 0;
+    }
+
+    /// What a template is given for a turn.
+    #[must_use]
+    pub fn content<'t>(&self, turn: &'t str) -> Content<'t> {
+        content(turn, self.template_knows)
+    }
+
+    /// Cuts the rendered text behind `before_len` bytes.
+    ///
+    /// # Errors
+    /// As [`stretches`].
+    pub fn stretches(
+        &self,
+        text: &[u8],
+        before_len: usize,
+        ends: Ends,
+        take: &mut dyn FnMut(Stretch<'_>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let broken = || EngineError::new(Class::System, "a rendered text that is not UTF-8");
+        let text = std::str::from_utf8(text).map_err(|_| broken())?;
+        let (before, rest) = text.split_at_checked(before_len).ok_or_else(broken)?;
+        let mark = mark(self.template_knows);
+        let first = before.matches(mark).count().min(self.placed.len());
+        let last = (first + rest.matches(mark).count()).min(self.placed.len());
+        stretches(rest, mark, (&self.tiler, &self.placed[first..last]), ends, take)
+    }
+}
+
+/// The picture that a line of a conversation asks for.
+#[must_use]
+pub fn asked(line: &str) -> Option<&Path> {
+    let path = line.strip_prefix("/image ")?.trim();
+    (!path.is_empty()).then(|| Path::new(path))
+}
 
 /// A stretch of a prompt, in its order.
 pub enum Stretch<'a> {

@@ -16,10 +16,13 @@ use dctms_text::{
 
 use super::input::Input;
 use crate::HEAP;
+use crate::commands::run::images::{self, Album, Stretch};
 use crate::commands::run::options::RunArgs;
 use crate::commands::stream::note;
 use crate::process::Prepared;
 use crate::room::{self, ChatRoom, Growth};
+
+use std::path::Path;
 
 /// How a stretch of conversation ended.
 pub enum Outcome {
@@ -53,12 +56,19 @@ pub struct Chat<'a> {
     reply: String,
     sequence: [Sequence; 1],
     limit: usize,
+    /// Pictures, where the model has eyes.
+    album: Option<Album>,
 }
 
 impl<'a> Chat<'a> {
     /// A conversation that has not begun, with `room` for its texts.
     #[must_use]
-    pub fn new(args: &'a RunArgs, prepared: &Prepared, room: ChatRoom, growth: Growth) -> Self {
+    pub fn new(
+        args: &'a RunArgs,
+        prepared: &Prepared,
+        (room, growth): (ChatRoom, Growth),
+        album: Option<Album>,
+    ) -> Self {
         let (context, limit) = context_of(prepared);
         Chat {
             args,
@@ -74,6 +84,7 @@ impl<'a> Chat<'a> {
             reply: String::with_capacity(limit.min(context) * room::TEXT_BYTES_PER_POSITION),
             sequence: [Sequence::new(0, context)],
             limit: args.limit.map_or(limit, |asked| limit.min(asked as usize)),
+            album,
         }
     }
 
@@ -121,7 +132,10 @@ impl<'a> Chat<'a> {
             };
             let turn = match next {
                 Ok(None) => return Ok(Outcome::Ended),
-                Ok(Some(text)) => self.turn(runner, &tokenizer, &template, text),
+                Ok(Some(text)) => match images::asked(&text) {
+                    Some(path) => self.see(runner, path),
+                    None => self.turn(runner, &tokenizer, &template, text),
+                },
                 Err(error) => Err(error),
             };
             match turn {
@@ -138,6 +152,22 @@ impl<'a> Chat<'a> {
         }
     }
 
+    /// Takes a picture in. One that is refused does not end the conversation.
+    fn see(&mut self, runner: &mut Runner, path: &Path) -> Result<Turn, EngineError> {
+        let taken = match &mut self.album {
+            Some(album) => album.add(path, runner),
+            None => Err(images::blind("this")),
+        };
+        match taken {
+            Err(error) if error.class == Class::System => Err(error),
+            Err(error) => {
+                note(format_args!("dctms: {error}\n"));
+                Ok(Turn::Done)
+            }
+            Ok(()) => Ok(Turn::Done),
+        }
+    }
+
     fn turn(
         &mut self,
         runner: &mut Runner,
@@ -145,6 +175,10 @@ impl<'a> Chat<'a> {
         template: &ChatTemplate,
         line: String,
     ) -> Result<Turn, EngineError> {
+        let line = match &self.album {
+            Some(album) => album.marked(line)?,
+            None => line,
+        };
         self.check_room(&line)?;
         self.turns.push(line);
         match self.begin(tokenizer, template) {
@@ -157,6 +191,9 @@ impl<'a> Chat<'a> {
                 self.turns.pop();
                 return Err(error);
             }
+        }
+        if let Some(album) = &mut self.album {
+            album.shown();
         }
         let written = self.generate(runner, tokenizer)?;
         self.turns.push(self.reply.as_str().to_owned());
@@ -210,17 +247,36 @@ impl<'a> Chat<'a> {
             Some(rest) => (rest, Ends::None),
             None => (text, Ends::Template),
         };
-        let options = EncodeOptions { special_text: SpecialText::Parse, ends };
         let (tokens, mut count) = (&mut self.tokens, 0);
         tokens.clear();
-        tokenizer
-            .encode(rest, options, &mut self.scratch, &mut |id| {
-                if count < tokens.capacity() {
-                    tokens.push(id);
-                }
-                count += 1;
-            })
-            .map_err(|error| EngineError::new(Class::OverBound, error))?;
+        let mut push = |id| {
+            if count < tokens.capacity() {
+                tokens.push(id);
+            }
+            count += 1;
+        };
+        let scratch = &mut self.scratch;
+        let mut encode = |text: &[u8], ends, push: &mut dyn FnMut(u32)| {
+            let options = EncodeOptions { special_text: SpecialText::Parse, ends };
+            match tokenizer.encode(text, options, scratch, push) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(EngineError::new(Class::OverBound, error)),
+            }
+        };
+        match &self.album {
+            None => encode(rest, ends, &mut push)?,
+            Some(album) => {
+                let before_len = text.len() - rest.len();
+                album.stretches(text, before_len, ends, &mut |stretch| match stretch {
+                    Stretch::Text(text, ends) => encode(text.as_bytes(), ends, &mut push),
+                    Stretch::Picture(text) => encode(text.as_bytes(), Ends::None, &mut push),
+                    Stretch::Token(token) => {
+                        push(token);
+                        Ok(())
+                    }
+                })?;
+            }
+        }
         let held = match continued {
             Some(_) => self.sequence[0].context().0.len(),
             None => 0,
@@ -263,7 +319,11 @@ impl<'a> Chat<'a> {
         }
         for (index, turn) in self.turns.iter().enumerate() {
             let role = if index % 2 == 0 { "user" } else { "assistant" };
-            messages.push(Message { role, content: Content::Text(turn), fields: Vec::new() });
+            let content = match &self.album {
+                Some(album) => album.content(turn),
+                None => Content::Text(turn),
+            };
+            messages.push(Message { role, content, fields: Vec::new() });
         }
         let conversation = Conversation {
             messages: &messages,
