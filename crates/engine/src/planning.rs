@@ -4,7 +4,7 @@
 use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::{Dtype, Program};
-use dctms_models::{BuildOptions, VisionPart, build_program_with_vision};
+use dctms_models::{BuildOptions, VisionMode, VisionPart, build_program_with_vision};
 use dctms_planner::{Activations, Balance, PlanOptions};
 use dctms_verifier::Certificate;
 
@@ -232,6 +232,7 @@ pub fn program(model: &Model, bounds: &Bounds) -> Result<Program, EngineError> {
         config: &eyes.config,
         first_file: model.checkpoint.shard_count() as u32,
         patches_max: eyes.config.patches_max(),
+        mode: VisionMode::Serial,
     });
     let mut program = build_program_with_vision(&file, &model.config, &options, part.as_ref())?;
     program.models.push(model.info());
