@@ -486,6 +486,10 @@ class Checker:
             largest = max((tensor["bytes"] for tensor in here), default=0)
             if buffer["bytes"] != largest:
                 self.bad("R8", f"buffer {buffer['id']}: {buffer['bytes']} bytes of {largest}")
+            for tensor in here:
+                if tensor["first"] is None or tensor["last"] is None:
+                    self.bad("R8", f"buffer {buffer['id']}: {tensor['name']} has no interval")
+            here = [t for t in here if t["first"] is not None and t["last"] is not None]
             spans = sorted((t["phase"] or "", t["first"], t["last"], t["name"]) for t in here)
             for a, b in zip(spans, spans[1:]):
                 if a[0] == b[0] and b[1] <= a[2]:

@@ -10,6 +10,7 @@ use dctms_ir::op::{
 };
 use dctms_ir::program::{ModelInfo, Program};
 use dctms_ir::tensor::Term;
+use dctms_ir::vision::{FullAttentionShape, VisionOp};
 use dctms_ir::{Dtype, PhaseId, Residence, Size, Tensor, TensorId, contract};
 
 use crate::random::Random;
@@ -366,7 +367,7 @@ impl<'r> Maker<'r> {
         let vector = if self.random.once_in(2) { own } else { self.vector };
         let integers = self.integers;
         // Fused and quantising operations are not for a model to write.
-        let choice = match (self.level, self.random.below(14)) {
+        let choice = match (self.level, self.random.below(18)) {
             (Level::Logical, 1..=3 | 7) => 9,
             (_, choice) => choice,
         };
@@ -443,6 +444,28 @@ impl<'r> Maker<'r> {
                     let kind = OpKind::AttentionDecodeMerge(SHAPE);
                     self.push_wide(phase, pool, "merge", kind, &[partials, integers, integers]);
                 }
+            }
+            14 => {
+                let kind = OpKind::Vision(VisionOp::LayerNorm { epsilon: 1e-5 });
+                self.push_wide(phase, pool, "layer_norm", kind, &[x, vector, own]);
+            }
+            15 => {
+                let kind = OpKind::Vision(VisionOp::Activate(Activation::GeluErf));
+                self.push_wide(phase, pool, "activate", kind, &[x]);
+            }
+            16 => {
+                let kind = OpKind::Vision(VisionOp::FeatureScale);
+                self.push_wide(phase, pool, "feature_scale", kind, &[x, vector]);
+            }
+            17 => {
+                let kind = OpKind::Vision(VisionOp::FullAttention(FullAttentionShape {
+                    heads: SHAPE.heads,
+                    head_dim: HEAD_DIM,
+                    positions: 64,
+                    scale: SHAPE.scale,
+                }));
+                let z = self.wide(phase, pool);
+                self.push_wide(phase, pool, "full_attention", kind, &[x, y, z]);
             }
             _ => {
                 if self.level == Level::Logical || self.random.once_in(2) {
