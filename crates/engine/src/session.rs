@@ -15,7 +15,7 @@ use dctms_ir::plan::{Machine, Plan};
 use dctms_kernels::isa::Isa;
 use dctms_planner::{Activations, Balance};
 use dctms_system::arena::ArenaPages;
-use dctms_system::lanes::{LanesConfig, Pinning};
+use dctms_system::lanes::LanesConfig;
 use dctms_system::machine::machine_memory;
 use dctms_system::processors::processors;
 use dctms_text::{
@@ -112,14 +112,15 @@ pub fn session_options(
         EngineError::new(Class::System, format!("this processor has no {}", plan.machine.isa))
     })?;
     let lanes = plan.machine.lanes as usize;
+    let processors = processors()?;
     Ok(SessionOptions {
         isa,
         lanes: LanesConfig {
             lanes,
             stack_bytes: lane_stack_bytes,
             events: 0,
-            spin: processors()?.spin_policy(lanes),
-            pinning: Pinning::Free,
+            spin: processors.spin_policy(lanes),
+            pinning: processors.pinning(lanes),
         },
         pages: ArenaPages::Huge,
     })

@@ -1,4 +1,5 @@
-//! Which processors this process may run on, and putting a lane on one of them.
+//! Which processors this process may run on, putting a lane on one of them, and asking the
+//! kernel's scheduler to let a lane run promptly.
 //!
 //! Believes: the main thread is never pinned (it only joins), so its set is the process's. Must
 //! not know: quotas (see `processors`).
@@ -30,18 +31,31 @@ pub fn allowed_processor_count() -> Result<usize, SystemError> {
     Ok(usize::try_from(unsafe { libc::CPU_COUNT(&set) }).unwrap_or(1).max(1))
 }
 
+/// One past the greatest number of a processor that can be asked for.
+#[cfg(target_os = "linux")]
+pub(crate) const PROCESSOR_NUMBERS_MAX: usize = libc::CPU_SETSIZE as usize;
+
+/// A question: may this process run on the processor of this number?
+///
+/// # Errors
+/// `Call` when the kernel does not say.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_allowed_processor() -> Result<impl Fn(usize) -> bool, SystemError> {
+    let allowed = allowed_processors()?;
+    // SAFETY: CPU_SETSIZE bounds every index into the set.
+    Ok(move |number| number < PROCESSOR_NUMBERS_MAX && unsafe { libc::CPU_ISSET(number, &allowed) })
+}
+
 /// Puts this thread on the `index`-th processor that the process may use, modulo their number.
 ///
 /// # Errors
 /// `Call` when the kernel refuses.
 #[cfg(target_os = "linux")]
 pub fn pin_this_thread(index: usize) -> Result<(), SystemError> {
-    let allowed = allowed_processors()?;
+    let is_allowed = is_allowed_processor()?;
     let nth = index % allowed_processor_count()?;
-    // SAFETY: CPU_SETSIZE bounds every index into the set.
-    let is_allowed = |processor: &usize| unsafe { libc::CPU_ISSET(*processor, &allowed) };
-    let processors = 0..libc::CPU_SETSIZE as usize;
-    let Some(chosen) = processors.filter(is_allowed).nth(nth) else { return Ok(()) };
+    let mut processors = (0..PROCESSOR_NUMBERS_MAX).filter(|number| is_allowed(*number));
+    let Some(chosen) = processors.nth(nth) else { return Ok(()) };
     // SAFETY: all zero is a valid, empty set; `chosen` is below CPU_SETSIZE; 0 is this thread.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -52,6 +66,55 @@ pub fn pin_this_thread(index: usize) -> Result<(), SystemError> {
         0 => Ok(()),
         _ => Err(failed("sched_setaffinity", "pinning a lane")),
     }
+}
+
+/// Asks for short time slices for this thread: the same share of the processor, in smaller
+/// pieces, so that a lane that was woken need not wait for the end of somebody else's slice. Other
+/// lanes wait for it, and each such wait would cost all of them milliseconds. Linux 6.12 and
+/// later; older kernels take the call and ignore it.
+///
+/// # Errors
+/// `Call` when the kernel refuses.
+#[cfg(target_os = "linux")]
+pub fn ask_for_short_slices() -> Result<(), SystemError> {
+    let mut attributes = SchedulingAttributes::default();
+    let len_bytes = size_of::<SchedulingAttributes>() as u32;
+    // SAFETY: the kernel writes at most len_bytes into the attributes; 0 is this thread.
+    let got =
+        unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, len_bytes, 0) };
+    if got != 0 {
+        return Err(failed("sched_getattr", "a lane's scheduling"));
+    }
+    // Real-time, deadline and idle threads keep what somebody gave them.
+    if attributes.policy != libc::SCHED_OTHER as u32 {
+        return Ok(());
+    }
+    attributes.size = len_bytes;
+    attributes.runtime_ns = SLICE_NS;
+    // SAFETY: the kernel reads `size` bytes of the attributes; 0 is this thread.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(failed("sched_setattr", "a lane's time slice")),
+    }
+}
+
+/// The slice, in nanoseconds: the shortest that the kernel grants.
+#[cfg(target_os = "linux")]
+const SLICE_NS: u64 = 100_000;
+
+/// `struct sched_attr` of the kernel, in its first version.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Default)]
+#[repr(C)]
+struct SchedulingAttributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
 }
 
 #[cfg(target_os = "linux")]
@@ -70,6 +133,28 @@ pub fn allowed_processor_count() -> Result<usize, SystemError> {
         .map_err(|_| SystemError::Unsupported { what: "counting processors" })
 }
 
+/// No processor has a number here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) const PROCESSOR_NUMBERS_MAX: usize = 0;
+
+/// Nothing is known of single processors.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_allowed_processor() -> Result<impl Fn(usize) -> bool, SystemError> {
+    Ok(|_| false)
+}
+
+/// Slices cannot be asked for here.
+///
+/// # Errors
+/// Always `Unsupported`.
+#[cfg(not(target_os = "linux"))]
+pub fn ask_for_short_slices() -> Result<(), SystemError> {
+    Err(SystemError::Unsupported { what: "short time slices" })
+}
+
 /// Threads cannot be pinned here.
 ///
 /// # Errors
@@ -82,6 +167,23 @@ pub fn pin_this_thread(_: usize) -> Result<(), SystemError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn short_slices_leave_the_nice_value() {
+        assert_eq!(size_of::<SchedulingAttributes>(), 48);
+        let nice = || {
+            let mut attributes = SchedulingAttributes::default();
+            // SAFETY: as in `ask_for_short_slices`.
+            let got =
+                unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, 48, 0) };
+            assert_eq!(got, 0);
+            attributes.nice
+        };
+        let before = nice();
+        ask_for_short_slices().unwrap();
+        assert_eq!(nice(), before);
+    }
 
     #[test]
     fn a_thread_can_be_pinned_to_each_allowed_processor() {

@@ -3,27 +3,14 @@
 //! An event has a number of *signals per step* (the tasks that name it). A waiter of step `s`
 //! waits for `s × signals`; the counters are never reset, so no lane can see a half-reset one.
 //!
-//! Believes: `protocol` (which says why no wake is lost). Must not know: what the tasks are.
+//! Believes: `protocol` (which says why no wake is lost), `spin` (how long to look). Must not know: what the tasks are.
+
+pub use crate::spin::SpinPolicy;
 
 use crate::protocol::{self, Poisoned, Word};
+use crate::spin::Spinner;
 use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-/// How long a waiter looks before it sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpinPolicy {
-    /// Looks before sleeping; each is one pause instruction and one load.
-    pub spins: u32,
-}
-
-impl SpinPolicy {
-    /// Sleep at once: for more lanes than processors, and under a quota, where spinning burns
-    /// the very time that the signaller needs.
-    pub const SLEEP: SpinPolicy = SpinPolicy { spins: 0 };
-
-    /// Spin for some tens of microseconds, longer than the usual gap between two tasks.
-    pub const SPIN: SpinPolicy = SpinPolicy { spins: 2000 };
-}
 
 /// The flag that ends every wait after a lane has panicked.
 #[derive(Debug, Default)]
@@ -76,14 +63,23 @@ impl Event {
     ///
     /// # Errors
     /// `Poisoned` once a lane has panicked.
-    pub fn wait(&self, target: u32, spin: SpinPolicy, poison: &PoisonFlag) -> Result<(), Poisoned> {
-        protocol::wait(&self.word, target, spin.spins, || poison.is_set())
+    pub(crate) fn wait(
+        &self,
+        target: u32,
+        spinner: &Spinner,
+        poison: &PoisonFlag,
+    ) -> Result<(), Poisoned> {
+        let waited = protocol::wait(&self.word, target, spinner.looks(), || poison.is_set())?;
+        spinner.learn(waited);
+        Ok(())
     }
 
     /// As `wait`, for an event that is never poisoned.
-    pub(crate) fn wait_always(&self, target: u32, spin: SpinPolicy) {
-        let waited = protocol::wait(&self.word, target, spin.spins, || false);
-        debug_assert!(waited.is_ok());
+    pub(crate) fn wait_always(&self, target: u32, spinner: &Spinner) {
+        match protocol::wait(&self.word, target, spinner.looks(), || false) {
+            Ok(waited) => spinner.learn(waited),
+            Err(Poisoned) => unreachable!("nothing poisons this event"),
+        }
     }
 
     /// Signals so far, modulo 2³¹.

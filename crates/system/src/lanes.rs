@@ -10,14 +10,15 @@
 //! worker            start.wait ─── step(i) ─ done.signal ─ start.wait …
 //! ```
 //!
-//! Believes: `events`. Must not know: plans, tasks, memory. A panic in a lane poisons: waits end
+//! Believes: `events`, `spin`. Must not know: plans, tasks, memory. A panic in a lane poisons: waits end
 //! with `Poisoned`, `run` reports the lane, and the lanes can only be dropped.
 
-use crate::affinity::pin_this_thread;
+use crate::affinity::{ask_for_short_slices, pin_this_thread};
 use crate::error::SystemError;
 use crate::events::{Event, PoisonFlag, SpinPolicy};
 use crate::limits::{LANE_STACK_BYTES_MIN, LANES_MAX};
 use crate::protocol::Poisoned;
+use crate::spin::{Spinner, looks_per_microsecond};
 use crate::stack;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -72,9 +73,11 @@ type StepPointer = Option<*const (dyn Fn(&Lane<'_>) + Sync)>;
 #[derive(Debug)]
 struct Shared {
     lanes: usize,
-    spin: SpinPolicy,
     pinning: Pinning,
     events: Box<[Event]>,
+    /// Each lane's budgets of looking: inside a step, and between steps.
+    inside: Box<[Spinner]>,
+    between: Box<[Spinner]>,
     /// One event all lanes signal at each crossing, and each lane's crossings so far.
     barrier: [Event; 1],
     crossings: Box<[Crossings]>,
@@ -109,10 +112,13 @@ impl Lanes {
     /// thread cannot be made.
     pub fn start(config: &LanesConfig) -> Result<Lanes, SystemError> {
         check(config)?;
+        let looks = looks_per_microsecond();
+        let spinners = || (0..config.lanes).map(|_| Spinner::new(config.spin, looks)).collect();
         let shared = Arc::new(Shared {
             lanes: config.lanes,
-            spin: config.spin,
             pinning: config.pinning,
+            inside: spinners(),
+            between: spinners(),
             events: (0..config.events).map(|_| Event::new()).collect(),
             barrier: [Event::new()],
             crossings: (0..config.lanes).map(|_| Crossings::default()).collect(),
@@ -174,7 +180,7 @@ impl Lanes {
             shared.fail(0);
         }
         let workers = u32::try_from(shared.lanes - 1).unwrap_or(u32::MAX);
-        shared.done.wait_always(Event::target(self.steps, workers), shared.spin);
+        shared.done.wait_always(Event::target(self.steps, workers), &shared.between[0]);
         if let Err(panic) = own {
             resume_unwind(panic);
         }
@@ -223,7 +229,8 @@ impl Lane<'_> {
     /// # Panics
     /// If there is no such event.
     pub fn wait(&self, event: usize, target: u32) -> Result<(), Poisoned> {
-        self.shared.events[event].wait(target, self.shared.spin, &self.shared.poison)
+        let spinner = &self.shared.inside[self.index];
+        self.shared.events[event].wait(target, spinner, &self.shared.poison)
     }
 
     /// Waits until every lane has come to as many barriers as this one.
@@ -237,7 +244,8 @@ impl Lane<'_> {
         shared.crossings[self.index].0.store(crossing, Ordering::Relaxed);
         let lanes = u32::try_from(shared.lanes).unwrap_or(u32::MAX);
         shared.barrier[0].signal();
-        shared.barrier[0].wait(Event::target(crossing, lanes), shared.spin, &shared.poison)
+        let spinner = &shared.inside[self.index];
+        shared.barrier[0].wait(Event::target(crossing, lanes), spinner, &shared.poison)
     }
 }
 
@@ -266,8 +274,9 @@ fn check(config: &LanesConfig) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// Best effort: a lane that cannot be pinned is slower at most.
+/// Best effort: a lane that cannot be pinned, or gets long slices, is slower at most.
 fn place(pinning: Pinning, index: usize) {
+    let _ = ask_for_short_slices();
     match pinning {
         Pinning::Free => {}
         Pinning::OneProcessorEach => {
@@ -281,7 +290,7 @@ fn work(shared: &Shared, index: usize) {
     let mut steps = 0_u32;
     loop {
         steps = steps.wrapping_add(1);
-        shared.start.wait_always(Event::target(steps, 1), shared.spin);
+        shared.start.wait_always(Event::target(steps, 1), &shared.between[index]);
         if shared.stopping.load(Ordering::Acquire) {
             return;
         }

@@ -6,6 +6,7 @@
 //! | `heap` | the global allocator: two regions with hard limits, and the latch |
 //! | `arena` | one mapping of exact size between guard pages |
 //! | `lanes`, `events` | fixed worker threads, steps, epoch counters |
+//! | `spin` | how long a waiter looks before it sleeps |
 //! | `stack` | threads whose stacks are fixed and resident |
 //! | `machine` | memory limits: cgroups and the machine itself |
 //! | `processors`, `affinity` | lanes by affinity and quota, spinning, pinning, pressure |
@@ -55,6 +56,7 @@ pub mod process;
 pub mod processors;
 mod protocol;
 pub mod seal;
+pub mod spin;
 pub mod stack;
 mod sys;
 mod text;

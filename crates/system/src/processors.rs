@@ -1,15 +1,16 @@
-//! Processors: how many lanes make sense here, whether waiting may spin, and how contended the
-//! machine is.
+//! Processors: how many lanes make sense here, whether waiting may spin and lanes be pinned, and
+//! how contended the machine is.
 //!
 //! Believes: affinity (which the kernel has already intersected with the cpuset), the quota of every
 //! control group around the process, `/proc/pressure/cpu`; under a root directory that tests
 //! replace. Must not know: what lanes compute.
 
-use crate::affinity::allowed_processor_count;
+use crate::affinity::{PROCESSOR_NUMBERS_MAX, allowed_processor_count, is_allowed_processor};
 use crate::cgroup::{self, Controller};
 use crate::error::SystemError;
 use crate::events::SpinPolicy;
 use crate::facts::FactFile;
+use crate::lanes::Pinning;
 use crate::limits::LANES_MAX;
 use std::path::Path;
 
@@ -20,6 +21,17 @@ pub struct Processors {
     pub allowed: usize,
     /// Processor time in thousandths of a processor, the least quota around the process.
     pub quota_thousandths: Option<u64>,
+    /// Whether somebody else may run there.
+    pub tenure: Tenure,
+}
+
+/// Who runs on the processors that this process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tenure {
+    /// Whoever the kernel puts there.
+    Shared,
+    /// Only we: every processor is isolated, or our control group is a partition of its own.
+    Ours,
 }
 
 /// How long runnable work waited for a processor (`some` of `/proc/pressure/cpu`).
@@ -49,6 +61,16 @@ impl Processors {
             None | Some(_) => SpinPolicy::SLEEP,
         }
     }
+
+    /// Lanes are pinned only to processors that are ours, one to each. Where others run too, a
+    /// pinned lane waits for its processor while another is free; and isolated processors are
+    /// not balanced by the kernel, so that free lanes would stay where they began.
+    pub fn pinning(&self, lanes: usize) -> Pinning {
+        match (self.tenure, self.quota_thousandths) {
+            (Tenure::Ours, None) if lanes <= self.allowed => Pinning::OneProcessorEach,
+            (Tenure::Ours | Tenure::Shared, None | Some(_)) => Pinning::Free,
+        }
+    }
 }
 
 /// The processors of this machine.
@@ -56,8 +78,10 @@ impl Processors {
 /// # Errors
 /// `Call` when the kernel does not state the affinity.
 pub fn processors() -> Result<Processors, SystemError> {
-    let quota_thousandths = quota_thousandths_under(Path::new("/"));
-    Ok(Processors { allowed: allowed_processor_count()?, quota_thousandths })
+    let root = Path::new("/");
+    let quota_thousandths = quota_thousandths_under(root);
+    let tenure = tenure_under(root, is_allowed_processor()?);
+    Ok(Processors { allowed: allowed_processor_count()?, quota_thousandths, tenure })
 }
 
 /// The least quota of the groups around the process, in thousandths of a processor, reading the
@@ -75,6 +99,34 @@ pub fn quota_thousandths_under(root: &Path) -> Option<u64> {
         thousandths(quota.text(), period.text())
     });
     v2.chain(v1).min()
+}
+
+/// Whether the allowed processors are ours alone, reading the files under `root`.
+fn tenure_under(root: &Path, is_allowed: impl Fn(usize) -> bool) -> Tenure {
+    let isolated = FactFile::<512>::read(root.join("sys/devices/system/cpu/isolated"));
+    let isolated = isolated.as_ref().map_or("", FactFile::text).trim();
+    let mut allowed = (0..PROCESSOR_NUMBERS_MAX).filter(|number| is_allowed(*number)).peekable();
+    if allowed.peek().is_some() && allowed.all(|number| lists(isolated, number)) {
+        return Tenure::Ours;
+    }
+    let groups = cgroup::groups(root, Controller::Cpu);
+    let own = groups.v2.first();
+    let partition = own.and_then(|own| FactFile::<64>::read(own.join("cpuset.cpus.partition")));
+    match partition.as_ref().map_or("", FactFile::text).trim() {
+        "root" | "isolated" => Tenure::Ours,
+        _ => Tenure::Shared,
+    }
+}
+
+/// Whether a list of the form `0-3,8` names a processor.
+fn lists(list: &str, number: usize) -> bool {
+    list.split(',').any(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.parse::<usize>(), last.parse::<usize>()) {
+            (Ok(first), Ok(last)) => (first..=last).contains(&number),
+            (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
+        }
+    })
 }
 
 /// The pressure on processors now.
@@ -113,21 +165,62 @@ mod tests {
             (8, None, 8),
             (8, Some(2500), 2),
             (8, Some(300), 1),
+            (2, Some(1500), 1),
             (2, Some(64_000), 2),
             (1000, None, LANES_MAX),
         ] {
-            let processors = Processors { allowed, quota_thousandths };
+            let processors = Processors { allowed, quota_thousandths, tenure: Tenure::Shared };
             assert_eq!(processors.default_lanes(), lanes, "{processors:?}");
         }
     }
 
     #[test]
     fn spinning_needs_a_processor_for_each_lane_and_no_quota() {
-        let free = Processors { allowed: 2, quota_thousandths: None };
+        let free = Processors { allowed: 2, quota_thousandths: None, tenure: Tenure::Shared };
         assert_eq!(free.spin_policy(2), SpinPolicy::SPIN);
         assert_eq!(free.spin_policy(3), SpinPolicy::SLEEP);
-        let limited = Processors { allowed: 2, quota_thousandths: Some(2000) };
+        let limited = Processors { quota_thousandths: Some(2000), ..free };
         assert_eq!(limited.spin_policy(1), SpinPolicy::SLEEP);
+    }
+
+    #[test]
+    fn lanes_are_pinned_only_to_processors_of_our_own() {
+        let shared = Processors { allowed: 2, quota_thousandths: None, tenure: Tenure::Shared };
+        let ours = Processors { tenure: Tenure::Ours, ..shared };
+        let limited = Processors { quota_thousandths: Some(2000), ..ours };
+        assert_eq!(shared.pinning(2), Pinning::Free);
+        assert_eq!(ours.pinning(2), Pinning::OneProcessorEach);
+        assert_eq!(ours.pinning(3), Pinning::Free);
+        assert_eq!(limited.pinning(2), Pinning::Free);
+    }
+
+    #[test]
+    fn isolated_processors_and_partitions_are_ours() {
+        let root = std::env::temp_dir().join(format!("dctms-tenure-{}", std::process::id()));
+        let write = |name: &str, text: &str| {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let tenure = |first, last| tenure_under(&root, |n| (first..=last).contains(&n));
+        assert_eq!(tenure(0, 1), Tenure::Shared, "no files at all");
+        write("sys/devices/system/cpu/isolated", "\n");
+        assert_eq!(tenure(0, 1), Tenure::Shared);
+        write("sys/devices/system/cpu/isolated", "2-3,6\n");
+        for (first, last, expected) in
+            [(2, 3, Tenure::Ours), (6, 6, Tenure::Ours), (1, 2, Tenure::Shared)]
+        {
+            assert_eq!(tenure(first, last), expected, "{first}-{last}");
+        }
+        write("proc/self/cgroup", "0::/job\n");
+        write("proc/self/mountinfo", "1 0 0:1 / /cg rw - cgroup2 cgroup2 rw\n");
+        for (text, expected) in
+            [("member\n", Tenure::Shared), ("root\n", Tenure::Ours), ("isolated\n", Tenure::Ours)]
+        {
+            write("cg/job/cpuset.cpus.partition", text);
+            assert_eq!(tenure(0, 1), expected, "{text}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

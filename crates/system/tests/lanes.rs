@@ -51,7 +51,7 @@ fn events_order_writes_before_reads() {
 #[test]
 fn barriers_separate_the_parts_of_a_step() {
     for lanes in [1, 2, 5] {
-        let mut threads = Lanes::start(&config(lanes, SpinPolicy { spins: 50 })).unwrap();
+        let mut threads = Lanes::start(&config(lanes, SpinPolicy { longest_us: 2 })).unwrap();
         let arrived = AtomicU64::new(0);
         for _ in 0..50 {
             threads

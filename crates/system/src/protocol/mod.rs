@@ -19,6 +19,7 @@ mod model;
 #[cfg(test)]
 mod scenarios;
 
+use crate::spin::Waited;
 use std::sync::atomic::Ordering;
 
 /// What one signal adds to the word.
@@ -67,22 +68,24 @@ fn wake<W: Word>(word: &W) {
     word.wake_all();
 }
 
-/// Waits until the count has reached `target`. Looks `spins` times before it sleeps. Returns
-/// `Poisoned` if `poisoned` says so after the count was reached or before any sleep.
+/// Waits until the count has reached `target`. Looks `spins` times before it sleeps. Says how the
+/// wait ended; `Poisoned` if `poisoned` says so after the count was reached or before any sleep.
 pub(crate) fn wait<W: Word>(
     word: &W,
     target: u32,
     spins: u32,
     poisoned: impl Fn() -> bool,
-) -> Result<(), Poisoned> {
+) -> Result<Waited, Poisoned> {
     let mut spins_left = spins;
+    let mut waited = Waited::Not;
     let mut seen = word.load(Ordering::Acquire);
     loop {
         if reached(seen, target) {
-            return if poisoned() { Err(Poisoned) } else { Ok(()) };
+            return if poisoned() { Err(Poisoned) } else { Ok(waited) };
         }
         if spins_left > 0 {
             spins_left -= 1;
+            waited = Waited::Looked;
             word.pause();
             seen = word.load(Ordering::Acquire);
             continue;
@@ -98,6 +101,7 @@ pub(crate) fn wait<W: Word>(
             seen = word.load(Ordering::Acquire);
             continue;
         }
+        waited = Waited::Slept;
         word.sleep(seen | SLEEPING);
         seen = word.load(Ordering::Acquire);
     }
