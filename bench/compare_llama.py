@@ -93,6 +93,7 @@ def ours(arguments, model: Path) -> dict:
         "step_cv": report["step_ms"]["cv"],
         "weight_share_of_read": report["weight_share_of_read"],
         "read_bytes_per_s": report["read_bytes_per_s"],
+        "integer_share_of_peak": report["integer_share_of_peak"],
         "integer_ops_per_s": report["integer_ops_per_s"],
         "peak_bytes": report["peak_bytes"],
         "m_max_bytes": report["m_max_bytes"],

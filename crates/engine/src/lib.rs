@@ -14,6 +14,7 @@ pub mod generation;
 pub mod loading;
 pub mod model;
 pub mod model_file;
+pub mod peaks;
 pub mod pictures;
 pub mod planning;
 pub mod runner;

@@ -87,12 +87,12 @@ impl Arena {
         self.len_bytes
     }
 
-    /// All bytes as 64-bit words, for an arena that nobody else has pointers into (a session never
-    /// gives its own away exclusively).
-    pub fn words_mut(&mut self) -> &mut [u64] {
+    /// All bytes as floats, for an arena that nobody else has pointers into (a session never gives
+    /// its own away exclusively).
+    pub fn floats_mut(&mut self) -> &mut [f32] {
         // SAFETY: the range is mapped, writable, zero at first and aligned to a page; any bits are
-        // a word; the borrow is exclusive, and whoever made pointers of `base` answers for them.
-        unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.len_bytes / 8) }
+        // a float; the borrow is exclusive, and whoever made pointers of `base` answers for them.
+        unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.len_bytes / 4) }
     }
 
     /// Makes every page resident; contents stay as they are.

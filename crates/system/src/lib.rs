@@ -11,7 +11,6 @@
 //! | `machine` | memory limits: cgroups and the machine itself |
 //! | `processors`, `affinity` | lanes by affinity and quota, spinning, pinning, pressure |
 //! | `process`, `seal` | what this process uses; making the kernel refuse more |
-//! | `bandwidth` | how fast the lanes read memory |
 //! | `image`, `footprint` | the program itself; a bound of everything besides heap and arena |
 //! | `interrupt`, `output` | stopping on a signal; writing to a pipe; the page cache |
 //!
@@ -38,7 +37,6 @@
 
 pub mod affinity;
 pub mod arena;
-pub mod bandwidth;
 mod c_library;
 mod cgroup;
 pub mod error;

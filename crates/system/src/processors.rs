@@ -129,6 +129,21 @@ fn lists(list: &str, number: usize) -> bool {
     })
 }
 
+/// Bytes of the first processor's largest cache, where the kernel tells.
+pub fn last_cache_bytes() -> Option<usize> {
+    let sizes = (0..8).filter_map(|index| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        let file = FactFile::<32>::read(path)?;
+        let text = file.text().trim();
+        let (number, unit) = match text.strip_suffix('K') {
+            Some(number) => (number, 1 << 10),
+            None => (text.strip_suffix('M')?, 1 << 20),
+        };
+        number.parse::<usize>().ok()?.checked_mul(unit)
+    });
+    sizes.max()
+}
+
 /// The pressure on processors now.
 ///
 /// # Errors

@@ -82,6 +82,7 @@ const UNSAFE_PRODUCT: [&str; 26] = [
     "kernels/src/matmul/avx512/block.rs",
     "kernels/src/matmul/float_avx2.rs",
     "kernels/src/matmul/float_avx512.rs",
+    "kernels/src/peak.rs",
     "kernels/src/simd/avx2.rs",
     "kernels/src/simd/avx512.rs",
     "system/src/affinity.rs",

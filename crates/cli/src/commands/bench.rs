@@ -1,7 +1,7 @@
 //! `dctms bench`: how fast a model runs inside its envelope, beside the machine's own limit.
 //!
 //! Plans, loads and seals as `run` does, then repeats a prompt and a decode of seeded token ids.
-//! The read bandwidth is measured first, in a buffer that is gone before anything is planned, and
+//! The machine's limits are measured first, in buffers that are gone before anything is planned, and
 //! the peak of the process is counted from there.
 
 mod options;
@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use dctms_engine::bench::{Samples, Work, measure, work};
 use dctms_engine::generation::Control;
+use dctms_engine::peaks::{self, MEMORY_BUFFER_BYTES, Peaks};
 use dctms_engine::planning::resolve_bounds;
 use dctms_engine::{EngineError, Model};
 use dctms_kernels::isa::Isa;
 use dctms_system::SystemError;
-use dctms_system::bandwidth::read_bytes_per_s;
 use dctms_system::heap::{LatchScope, OnViolation};
 use dctms_system::interrupt::{catch_stop_requests, stop_requested};
-use dctms_system::lanes::{LanesConfig, Pinning};
+use dctms_system::lanes::LanesConfig;
 use dctms_system::machine::machine_memory;
 use dctms_system::process::{FaultScope, faults, reset_peak};
 use dctms_system::processors::{ProcessorPressure, processor_pressure, processors};
@@ -32,11 +32,6 @@ use crate::process::{self, CompileStage, HeapLimit, LANE_STACK_BYTES, Prepared};
 use options::{BenchArgs, Earlier, Format};
 use report::Report;
 
-/// The buffer whose reading is timed, bytes: many times a last-level cache.
-const READ_BUFFER_BYTES: usize = 512 << 20;
-/// How often it is read.
-const READ_PASSES: usize = 6;
-
 /// Runs the command.
 ///
 /// # Errors
@@ -44,7 +39,7 @@ const READ_PASSES: usize = 6;
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let args = BenchArgs::parse(parser)?;
     catch_stop_requests()?;
-    let read_bytes_per_s = measured_bandwidth(&args)?;
+    let peaks = measured_peaks(&args)?;
     let started = Instant::now();
     let Ready { mut prepared, work, earlier, isa, lanes } = prepare(&args)?;
     let load_s = started.elapsed().as_secs_f64();
@@ -70,7 +65,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
         isa,
         lanes,
         load_s,
-        read_bytes_per_s,
+        peaks,
         work,
         envelope: &prepared.envelope,
         pressure: Pressure::new(pressure, begun.elapsed().as_secs_f64()),
@@ -118,10 +113,11 @@ struct Ready {
     lanes: u32,
 }
 
-/// Bytes a second that the lanes read from memory; `None` where the buffer has no room.
-fn measured_bandwidth(args: &BenchArgs) -> Result<Option<f64>, EngineError> {
+/// The machine's limits with the benchmark's lanes and instruction set; `None` where the buffer
+/// has no room.
+fn measured_peaks(args: &BenchArgs) -> Result<Option<Peaks>, EngineError> {
     let memory = machine_memory()?;
-    if memory.limit_bytes < 4 * READ_BUFFER_BYTES as u64 {
+    if memory.limit_bytes < 4 * MEMORY_BUFFER_BYTES as u64 {
         return Ok(None);
     }
     let processors = processors()?;
@@ -131,16 +127,18 @@ fn measured_bandwidth(args: &BenchArgs) -> Result<Option<f64>, EngineError> {
         stack_bytes: LANE_STACK_BYTES,
         events: 0,
         spin: processors.spin_policy(lanes),
-        pinning: Pinning::Free,
+        pinning: processors.pinning(lanes),
     };
-    let rate = match read_bytes_per_s(&config, READ_BUFFER_BYTES, READ_PASSES) {
-        Ok(rate) => Some(rate),
+    let isa = args.plan.isa.as_deref().and_then(Isa::from_name);
+    let measured = peaks::measure(&config, isa.unwrap_or_else(Isa::detect_best));
+    let peaks = match measured {
+        Ok(peaks) => Some(peaks),
         Err(SystemError::Call { .. }) => None,
         Err(error) => return Err(error.into()),
     };
     // Where the kernel keeps its peak, the figure that is reported is too high, never too low.
     let _ = reset_peak();
-    Ok(rate)
+    Ok(peaks)
 }
 
 /// Everything before the first token: plan, certify, map, load.

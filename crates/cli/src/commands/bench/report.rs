@@ -6,11 +6,12 @@
 use std::fmt::{Display, Formatter, Write as _};
 
 use dctms_engine::bench::{BenchSettings, Samples, Work};
+use dctms_engine::peaks::Peaks;
 use dctms_ir::plan::Envelope;
 use dctms_system::process::memory_facts;
 
+use super::Pressure;
 use super::options::{BenchArgs, Earlier};
-use super::{Pressure, READ_BUFFER_BYTES};
 use crate::commands::run::mebibytes;
 use crate::commands::stream::Output;
 use crate::failure::Failure;
@@ -29,8 +30,8 @@ pub struct Report<'a> {
     pub lanes: u32,
     /// Seconds to plan, map and load.
     pub load_s: f64,
-    /// Read bandwidth.
-    pub read_bytes_per_s: Option<f64>,
+    /// Limits of the machine.
+    pub peaks: Option<Peaks>,
     /// Bytes and operations of the work.
     pub work: Work,
     /// The plan's envelope.
@@ -141,21 +142,23 @@ impl Report<'_> {
         )?;
         writeln!(out, "first token    {:.2} ms", figures.first_token_ms)?;
         write!(out, "weights read   {:.2} GB/s", gigabytes(figures.weight_bytes_per_s))?;
-        if let Some(limit) = self.read_bytes_per_s {
+        if let Some(peaks) = &self.peaks {
             write!(
                 out,
-                " = {:.3} of {:.2} GB/s (read over {} MiB before loading)",
-                figures.weight_bytes_per_s / limit,
-                gigabytes(limit),
-                READ_BUFFER_BYTES >> 20
+                " = {:.3} of {:.2} GB/s (from the last cache {:.2})",
+                figures.weight_bytes_per_s / peaks.memory_bytes_per_s,
+                gigabytes(peaks.memory_bytes_per_s),
+                gigabytes(peaks.cache_bytes_per_s),
             )?;
         }
         writeln!(out, "; keys and values {:.2} GB/s", gigabytes(figures.kv_bytes_per_s))?;
-        writeln!(
-            out,
-            "prefill        {:.1} G integer operations/s",
-            figures.integer_ops_per_s / 1e9
-        )?;
+        let operations = figures.integer_ops_per_s;
+        write!(out, "prefill        {:.1} G integer operations/s", operations / 1e9)?;
+        if let Some(peaks) = &self.peaks {
+            let peak = peaks.integer_ops_per_s;
+            write!(out, " = {:.3} of {:.1} G", operations / peak, peak / 1e9)?;
+        }
+        writeln!(out)?;
         writeln!(
             out,
             "memory         peak {:.2} MiB of M_max {:.2} MiB; {} allocations, {} + {} faults",
@@ -256,13 +259,23 @@ impl Report<'_> {
             work.prompt_integer_ops,
             figures.integer_ops_per_s,
         )?;
-        match self.read_bytes_per_s {
-            None => out.write_str(",\"read_bytes_per_s\":null,\"weight_share_of_read\":null")?,
-            Some(limit) => write!(
+        match &self.peaks {
+            None => out.write_str(
+                ",\"read_bytes_per_s\":null,\"weight_share_of_read\":null,\
+                 \"cache_bytes_per_s\":null,\"peak_integer_ops_per_s\":null,\
+                 \"integer_share_of_peak\":null,\"peak_float_ops_per_s\":null",
+            )?,
+            Some(peaks) => write!(
                 out,
-                ",\"read_bytes_per_s\":{limit:.0},\"read_buffer_bytes\":{READ_BUFFER_BYTES},\
-                 \"weight_share_of_read\":{:.4}",
-                figures.weight_bytes_per_s / limit
+                ",\"read_bytes_per_s\":{:.0},\"weight_share_of_read\":{:.4},\
+                 \"cache_bytes_per_s\":{:.0},\"peak_integer_ops_per_s\":{:.0},\
+                 \"integer_share_of_peak\":{:.4},\"peak_float_ops_per_s\":{:.0}",
+                peaks.memory_bytes_per_s,
+                figures.weight_bytes_per_s / peaks.memory_bytes_per_s,
+                peaks.cache_bytes_per_s,
+                peaks.integer_ops_per_s,
+                figures.integer_ops_per_s / peaks.integer_ops_per_s,
+                peaks.float_ops_per_s,
             )?,
         }
         write!(
