@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use dctms_engine::artefact::Verify;
 use dctms_ir::Dtype;
 use lexopt::prelude::*;
 
@@ -59,6 +60,8 @@ pub struct PlanArgs {
     pub max_images: Option<u64>,
     /// Pixels of the largest picture: width, height.
     pub max_image_size: Option<(u32, u32)>,
+    /// How much of a compiled model is checked while loading.
+    pub verify: Verify,
 }
 
 impl Default for PlanArgs {
@@ -77,6 +80,7 @@ impl Default for PlanArgs {
             vision: None,
             max_images: None,
             max_image_size: None,
+            verify: Verify::Headers,
         }
     }
 }
@@ -100,6 +104,7 @@ impl PlanArgs {
             }
             "isa" => self.isa = Some(isa(&text(parser, name)?)?),
             "memory-limit" => self.memory_limit = Some(bytes(parser, name)?),
+            "verify" => self.verify = Verify::All,
             "machine" => self.machine = Some(PathBuf::from(parser.value()?)),
             "activations" => {
                 self.float_activations = match text(parser, name)?.as_str() {

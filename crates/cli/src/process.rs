@@ -201,7 +201,7 @@ pub fn launch(
     stage.lasting(|| {
         Ok(Started {
             runner: Runner::start(certified, &options, facts)?,
-            files: model.files()?,
+            files: model.files(plan)?,
             vocabulary: model.vocabulary.clone(),
             envelope: plan.envelope.clone(),
             threads: plan.machine.lanes as usize,
@@ -240,7 +240,7 @@ pub fn load(
     progress: Option<&(dyn Fn(u64) + Sync)>,
 ) -> Result<Prepared, EngineError> {
     let Started { mut runner, files, vocabulary, envelope, threads } = started;
-    runner.session().arena().prefault();
+    runner.prefault()?;
     let unlocked = dctms_system::process::lock_all().err().map(|error| error.to_string());
     if unlocked.is_some() {
         // Without a lock at least nothing is read from storage for the first time later.

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod artefact;
 pub mod bench;
 pub mod error;
 pub mod evaluate;

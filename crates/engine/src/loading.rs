@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dctms_exec::LoadHost;
+use dctms_exec::{Constant, LoadHost};
 
 use crate::model::{ModelFiles, Vocabulary};
 
@@ -38,6 +38,10 @@ impl LoadHost for Loader<'_> {
         let vocabulary = self.vocabulary.ok_or("the model has no vocabulary")?;
         dctms_text::build(&vocabulary.layout, &vocabulary.info.view(text), tables)
             .map_err(|error| error.to_string())
+    }
+
+    fn constant(&self, arena_offset: usize, out: &mut [u8]) -> Result<Constant, String> {
+        self.files.constant(arena_offset, out)
     }
 
     fn loaded(&self, bytes: u64) {

@@ -7,11 +7,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use dctms_exec::Constant;
 use dctms_format::{Checkpoint, ShardName, shard_file_name};
+use dctms_ir::Plan;
 use dctms_ir::program::ModelInfo;
 use dctms_models::{DecoderConfig, read_config};
 use dctms_text::{Facts, TableLayout};
 
+use crate::artefact::{Artefact, Pieces, Verify};
 use crate::error::{Class, EngineError};
 use crate::eyes::Eyes;
 use crate::model_file::CheckpointFile;
@@ -32,7 +35,9 @@ pub struct Model {
     pub template: Option<String>,
     /// The vision file beside it.
     pub eyes: Option<Eyes>,
+    verify: Verify,
     path: PathBuf,
+    artefact: Option<Artefact>,
 }
 
 /// A measured vocabulary.
@@ -45,12 +50,16 @@ pub struct Vocabulary {
 }
 
 impl Model {
-    /// Opens a model file (or the first of its shards).
+    /// Opens a model file (or the first of its shards), or a compiled model.
     ///
     /// # Errors
     /// Class `File` for any defect or unsupported feature of header, metadata or vocabulary.
     pub fn open(path: &Path) -> Result<Model, EngineError> {
-        let checkpoint = Checkpoint::open(path)?;
+        let artefact = Artefact::open(path)?;
+        let checkpoint = match &artefact {
+            Some(artefact) => artefact.checkpoint()?,
+            None => Checkpoint::open(path)?,
+        };
         let config = read_config(&CheckpointFile(&checkpoint))?;
         let file = |message: String| EngineError::new(Class::File, message);
         let info = VocabularyInfo::of(&checkpoint).map_err(file)?;
@@ -74,8 +83,8 @@ impl Model {
                 long.len()
             )));
         }
-        let path = path.to_path_buf();
-        Ok(Model { checkpoint, config, vocabulary, template, eyes: None, path })
+        let (eyes, verify, path) = (None, Verify::default(), path.to_path_buf());
+        Ok(Model { checkpoint, config, vocabulary, template, eyes, verify, path, artefact })
     }
 
     /// The same model with a vision file beside it.
@@ -117,16 +126,35 @@ impl Model {
         read_range(&self.checkpoint, &vocabulary.info)
     }
 
-    /// Opens the files again for loading.
+    /// Opens the files again to load a plan of this model.
     ///
     /// # Errors
-    /// A file that cannot be opened any more.
-    pub fn files(&self) -> Result<ModelFiles, EngineError> {
-        let mut files = ModelFiles::open(&self.path, self.checkpoint.shard_count())?;
+    /// A file that cannot be opened any more; a compiled model that lacks what the plan needs.
+    pub fn files(&self, plan: &Plan) -> Result<ModelFiles, EngineError> {
+        let shards = self.checkpoint.shard_count();
+        let mut files = match &self.artefact {
+            Some(artefact) => {
+                let compiled = Some((artefact.pieces(plan)?, shards));
+                ModelFiles { files: Vec::new(), compiled, verify: self.verify }
+            }
+            None => ModelFiles::open(&self.path, shards)?,
+        };
         if let Some(eyes) = &self.eyes {
             files.files.push(eyes.file()?);
         }
         Ok(files)
+    }
+
+    /// This model, of which loading checks so much.
+    #[must_use]
+    pub fn verified(self, verify: Verify) -> Model {
+        Model { verify, ..self }
+    }
+
+    /// Whether this is a compiled model.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        self.artefact.is_some()
     }
 }
 
@@ -148,7 +176,11 @@ fn read_range(checkpoint: &Checkpoint, info: &VocabularyInfo) -> Result<Vec<u8>,
 
 /// The open files of a model.
 pub struct ModelFiles {
+    /// In shard order, then the vision file; only that one beside a compiled model.
     files: Vec<File>,
+    /// The compiled constants, and how many files they were made from.
+    compiled: Option<(Pieces, usize)>,
+    verify: Verify,
 }
 
 impl ModelFiles {
@@ -169,7 +201,7 @@ impl ModelFiles {
             })?;
             files.push(file);
         }
-        Ok(ModelFiles { files })
+        Ok(ModelFiles { files, compiled: None, verify: Verify::default() })
     }
 
     /// Fills a buffer from a byte offset of a file.
@@ -177,12 +209,30 @@ impl ModelFiles {
     /// # Errors
     /// What the operating system said, with the offset.
     pub fn read(&self, file: u32, offset: u64, buffer: &mut [u8]) -> Result<(), String> {
-        self.files[file as usize].read_exact_at(buffer, offset).map_err(|error| {
+        let compiled = self.compiled.as_ref().map_or(0, |(_, files)| *files);
+        if let Some((pieces, _)) = self.compiled.as_ref().filter(|_| (file as usize) < compiled) {
+            return match file {
+                0 => pieces.read_header(offset, buffer),
+                _ => Err(format!("only constants of file {file} are compiled")),
+            };
+        }
+        self.files[file as usize - compiled].read_exact_at(buffer, offset).map_err(|error| {
             format!("{} bytes at offset {offset} of file {file}: {error}", buffer.len())
         })
     }
 
-    /// The open files, in shard order.
+    /// Fills the constant that stands at an arena offset, where it is compiled.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or bytes that are not as compiled.
+    pub fn constant(&self, arena_offset: usize, out: &mut [u8]) -> Result<Constant, String> {
+        let Some((pieces, _)) = &self.compiled else { return Ok(Constant::Elsewhere) };
+        let filled = pieces.fill(arena_offset, out, self.verify)?;
+        Ok(filled.map_or(Constant::Elsewhere, |()| Constant::Filled))
+    }
+
+    /// The files whose page cache is of no use after loading, in shard order: all but a compiled
+    /// model, whose next start reads the same bytes again.
     #[must_use]
     pub fn handles(&self) -> &[File] {
         &self.files

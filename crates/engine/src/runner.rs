@@ -178,6 +178,14 @@ impl Runner {
         &self.session
     }
 
+    /// Makes the arena resident, every lane its share.
+    ///
+    /// # Errors
+    /// A lane that panicked.
+    pub fn prefault(&mut self) -> Result<(), EngineError> {
+        Ok(self.session.prefault()?)
+    }
+
     /// Ends it; its caches stay for a runner of a larger plan.
     ///
     /// # Errors
@@ -254,6 +262,12 @@ impl Runner {
             }
         }
         Ok(self.session.run(eyes.phase)?)
+    }
+
+    /// A constant, once loaded.
+    #[must_use]
+    pub fn constant(&self, id: TensorId) -> Option<ConstantBytes> {
+        self.session.constant(id)
     }
 
     /// Appends `tokens` to a slot from `position` on, chunk by chunk; the logits of the last one

@@ -93,8 +93,8 @@ pub fn load(model: &Model, planned: &Planned) -> Result<Runner, EngineError> {
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let certified = CertifiedPlan::new(plan, certificate)?;
     let mut runner = Runner::start(certified, &options, (model.config.vocabulary, window))?;
-    runner.session().arena().prefault();
-    let files = model.files()?;
+    runner.prefault()?;
+    let files = model.files(plan)?;
     runner.load(&Loader::new(&files, model.vocabulary.as_ref(), None))?;
     Ok(runner)
 }

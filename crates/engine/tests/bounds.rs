@@ -80,7 +80,7 @@ fn phases_out_of_order_are_refused() {
     let model = model();
     let planned = setup().plan(&model);
     let mut runner = session::load(&model, &planned).expect("a tiny model");
-    let files = model.files().expect("the fixture");
+    let files = model.files(&planned.plan).expect("the fixture");
     let loader = dctms_engine::loading::Loader::new(&files, model.vocabulary.as_ref(), None);
     refused(runner.load(&loader), Class::System, &["load"]);
     answer(&mut runner);

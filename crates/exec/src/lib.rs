@@ -20,6 +20,6 @@ pub mod sample;
 pub mod session;
 
 pub use error::ExecError;
-pub use load::LoadHost;
+pub use load::{Constant, LoadHost};
 pub use retired::RetiredSession;
 pub use session::{CertifiedPlan, ConstantBytes, HostTensor, Ran, Session, SessionOptions};

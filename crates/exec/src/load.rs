@@ -21,8 +21,27 @@ pub trait LoadHost: Sync {
     /// What is wrong with the vocabulary.
     fn build_tokenizer(&self, offset: u64, text: &[u8], tables: &mut [u8]) -> Result<(), String>;
 
+    /// Fills a constant whose place begins at byte `arena_offset` as it would be after loading,
+    /// where the host has it so.
+    ///
+    /// # Errors
+    /// What went wrong.
+    fn constant(&self, arena_offset: usize, out: &mut [u8]) -> Result<Constant, String> {
+        let _ = (arena_offset, out);
+        Ok(Constant::Elsewhere)
+    }
+
     /// Hears that so many more bytes of the files have been loaded.
     fn loaded(&self, bytes: u64);
+}
+
+/// Whether a host had a constant ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Constant {
+    /// It did, and it stands in its place.
+    Filled,
+    /// It is to be made from the model's files.
+    Elsewhere,
 }
 
 /// The packed kind of a weight dtype.

@@ -196,6 +196,18 @@ impl Session {
         &self.arena
     }
 
+    /// Makes the arena resident, every lane its share.
+    ///
+    /// # Errors
+    /// A lane that panicked.
+    pub fn prefault(&mut self) -> Result<(), ExecError> {
+        let Session { arena, lanes, .. } = self;
+        let populated = lanes.run(&|lane| {
+            arena.prefault_part(lane.index, lane.count());
+        });
+        populated.map_err(|error| ExecError::System { message: error.to_string() })
+    }
+
     /// Runs the loading phase and drops its commands.
     ///
     /// # Errors

@@ -97,12 +97,27 @@ impl Arena {
 
     /// Makes every page resident; contents stay as they are.
     pub fn prefault(&self) -> Prefault {
+        self.prefault_part(0, 1)
+    }
+
+    /// As `prefault`, the `index`-th of so many parts: for threads that do it together.
+    ///
+    /// # Panics
+    /// Unless `index` is below `parts`.
+    pub fn prefault_part(&self, index: usize, parts: usize) -> Prefault {
+        assert!(index < parts, "part {index} of {parts}");
+        let share = (self.len_bytes / parts).next_multiple_of(HUGE_PAGE_BYTES);
+        let start = (index * share).min(self.len_bytes);
+        let end = if index + 1 == parts { self.len_bytes } else { start + share };
+        let len_bytes = end.min(self.len_bytes) - start;
+        // SAFETY: start ≤ len_bytes, so the pointer is inside the mapping or at its end.
+        let base = unsafe { self.base.add(start) };
         // SAFETY: the range is this arena's own; populating keeps its contents.
-        if unsafe { sys::advise(self.base, self.len_bytes, Advice::PopulateWrite) }.is_ok() {
+        if unsafe { sys::advise(base, len_bytes, Advice::PopulateWrite) }.is_ok() {
             return Prefault::Populated;
         }
         // SAFETY: the range is writable, and touching keeps each byte.
-        unsafe { sys::touch_pages(self.base, self.len_bytes) };
+        unsafe { sys::touch_pages(base, len_bytes) };
         Prefault::Touched
     }
 
@@ -190,6 +205,9 @@ mod tests {
                     assert_eq!((*arena.base(), *last), (0, 0));
                     (*arena.base(), *last) = (1, 2);
                     arena.prefault();
+                    (0..3).for_each(|part| {
+                        arena.prefault_part(part, 3);
+                    });
                     assert_eq!(*last, 2, "prefaulting keeps contents");
                 }
             }

@@ -145,7 +145,7 @@ fn measured_peaks(args: &BenchArgs) -> Result<Option<Peaks>, EngineError> {
 fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
     let (started, work, earlier, isa, lanes) = {
-        let model = Model::open(&model_path(args.model.as_deref())?)?;
+        let model = Model::open(&model_path(args.model.as_deref())?)?.verified(args.plan.verify);
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         let earlier = match &args.compare {
             Some(path) => Some(Earlier::read(path, args, model_name(args))?),

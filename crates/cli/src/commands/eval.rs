@@ -166,7 +166,7 @@ fn prepare(args: &EvalArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
     let (started, tokens, bos) = {
         let text_bytes = text_len(&args.text)?;
-        let model = Model::open(&model_path(args.model.as_deref())?)?;
+        let model = Model::open(&model_path(args.model.as_deref())?)?.verified(args.plan.verify);
         let compile_extra_bytes = HEAP_PER_TEXT_BYTE * text_bytes;
         stage.limit_for(&model, lanes_of(&args.plan)?, compile_extra_bytes)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;

@@ -13,6 +13,7 @@ dctms: language models inside a memory envelope that is proven before they run
   dctms eval [MODEL] --perplexity FILE
                                   perplexity of a text, as llama-perplexity's
   dctms bench [MODEL]             speed, latency, memory (--depth N --json --compare OLD.json)
+  dctms compile MODEL -o FILE     packed weights in a file that loads in a fraction of the time
   dctms verify PLAN.json          check a plan from disk (--model FILE: against its model)
   dctms inspect [MODEL]           metadata, tensors and types of a model file
   dctms pack FILE.csv             place buffers in one arena
@@ -44,6 +45,7 @@ Bounds and machine
   --isa NAME              scalar, avx2 or avx512 (the best of this processor)
   --memory-limit BYTES    the limit that M_max is compared with: 157000000, 512M, 2GB
   --machine FILE          a profile of a machine elsewhere: its memory, lanes, instructions
+  --verify                compare every byte of a compiled model with its checksums
   --activations q8|f32    f32 is for comparing with references
   --mmproj FILE           the vision file of a model that sees
   --max-images N          pictures of a request or conversation (1)
@@ -113,6 +115,13 @@ dctms bench [MODEL] [options]     speed, latency and memory inside the envelope
   --compare OLD.json      ratios to an earlier report
 ";
 
+const COMPILE: &str = "\
+dctms compile MODEL.gguf -o MODEL.dctms     packed weights in a file that loads at once
+
+  -o, --output FILE       the compiled model: every command takes it like the file it is made of
+  -m MODEL                the model file, like the first word
+";
+
 const VERIFY: &str = "\
 dctms verify PLAN.json [--model FILE]…
 
@@ -144,6 +153,7 @@ Shapes and mixes are named when one is wrong.
 pub fn of(command: &str) -> Option<[&'static str; 2]> {
     Some(match command {
         "plan" => [PLAN, PLANNING],
+        "compile" => [COMPILE, PLANNING],
         "run" => [RUN, PLANNING],
         "eval" => [EVAL, PLANNING],
         "bench" => [BENCH, PLANNING],

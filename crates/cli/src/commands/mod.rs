@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod compare;
+pub mod compile;
 pub mod diff;
 pub mod eval;
 pub mod files;
@@ -44,6 +45,7 @@ pub fn dispatch() -> Result<(), Failure> {
         "pack" => pack::run(&mut parser),
         "synth" => synth::run(&mut parser),
         "bench" => bench::run(&mut parser),
+        "compile" => compile::run(&mut parser),
         "help" => help(&mut parser),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
         other => Err(unknown_command(other)),

@@ -93,6 +93,7 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let (started, prompts, seen) = {
         let vision = args.plan.vision.as_deref();
         let model = images::open_model(&args.model_path()?, vision, &args.images)?;
+        let model = model.verified(args.plan.verify);
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         model.require_complete()?;
         let tiler = model.eyes.as_ref().map(dctms_engine::Eyes::tiler);

@@ -44,6 +44,7 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
             return Err(UsageError::Wrong(message).into());
         }
         let model = super::open_model(&args.model_path()?, vision, &[])?;
+        let model = model.verified(args.plan.verify);
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         model.require_complete()?;
         if model.vocabulary.is_none() {
@@ -210,7 +211,7 @@ fn larger_plan(
     tokens: u64,
     identity: &Identity,
 ) -> Result<(Model, PlanSettings, Planned), EngineError> {
-    let model = Model::open(&args.model_path()?)?;
+    let model = Model::open(&args.model_path()?)?.verified(args.plan.verify);
     if *model.checkpoint.header_sha256() != identity.header_sha256 {
         let message = "the model file is another one than at the start";
         return Err(EngineError::new(Class::File, message));

@@ -1,0 +1,83 @@
+//! `dctms compile`: a model's packed weights in a file that loads in a fraction of the time.
+//!
+//! The model is loaded as for a run, within the envelope of the least bounds, and its constants
+//! are written from the arena. The plan is not in the file: a plan is of bounds and a machine,
+//! takes less time to make than to read, and is the same for the compiled model as for the one
+//! it was made from.
+
+use std::path::PathBuf;
+
+use dctms_engine::artefact::write::Outline;
+use dctms_engine::planning::resolve_bounds;
+use dctms_engine::{Class, EngineError, Model};
+use dctms_system::interrupt::catch_stop_requests;
+use lexopt::prelude::*;
+
+use super::stream::note;
+use crate::args::{PlanArgs, UsageError, unknown};
+use crate::commands::run::mebibytes;
+use crate::failure::Failure;
+use crate::machine::{lanes_of, settings};
+use crate::process::{self, CompileStage, HeapLimit};
+
+/// Runs the command.
+///
+/// # Errors
+/// Usage, a defect of the model, no room, or a file that cannot be written.
+pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
+    let CompileArgs { model, output, plan } = CompileArgs::parse(parser)?;
+    catch_stop_requests()?;
+    let stage = CompileStage::open()?;
+    let (started, outline) = {
+        let model = Model::open(&model)?;
+        if model.is_compiled() {
+            let what = "is a compiled model already: compile the files that it was made from";
+            return Err(EngineError::new(Class::Usage, what).into());
+        }
+        stage.limit_for(&model, lanes_of(&plan)?, 0)?;
+        let mut settings = settings(&plan)?;
+        settings.runtime.heap_fixed_bytes += Outline::heap_bytes(&model.checkpoint);
+        let bounds = resolve_bounds(&model, &settings, None)?;
+        let planned = process::certify(&model, &settings, &bounds)?;
+        let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
+        let outline = stage.lasting(|| Outline::new(&model.checkpoint, &planned.plan))?;
+        (started, outline)
+    };
+    stage.close()?;
+    let prepared = process::load(started, None)?;
+    let bytes = outline.write(&prepared.runner, &output)?;
+    note(format_args!("dctms: {} written, {:.1} MiB\n", output.display(), mebibytes(bytes)));
+    Ok(())
+}
+
+/// The options.
+struct CompileArgs {
+    model: PathBuf,
+    output: PathBuf,
+    plan: PlanArgs,
+}
+
+impl CompileArgs {
+    fn parse(parser: &mut lexopt::Parser) -> Result<CompileArgs, UsageError> {
+        let (mut model, mut output) = (None, None);
+        // Weights are packed alike for all bounds: the least take the least memory.
+        let mut plan = PlanArgs { max_input: Some(1), max_output: Some(1), ..PlanArgs::default() };
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Short('o') | Long("output") => output = Some(PathBuf::from(parser.value()?)),
+                Short('m') => model = Some(PathBuf::from(parser.value()?)),
+                Long(name) => {
+                    let name = name.to_string();
+                    if !plan.take(&name, parser)? {
+                        return Err(UsageError::Wrong(format!("unknown option --{name}")));
+                    }
+                }
+                Value(value) if model.is_none() => model = Some(PathBuf::from(value)),
+                other => return Err(unknown(&other)),
+            }
+        }
+        let usage = || UsageError::Wrong("compile MODEL.gguf -o MODEL.dctms".to_string());
+        let model = model.ok_or_else(usage)?;
+        Ok(CompileArgs { model, output: output.ok_or_else(usage)?, plan })
+    }
+}

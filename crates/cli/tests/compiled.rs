@@ -1,0 +1,98 @@
+//! Compiled models: the same answers as the files that they were made from, and refusals of
+//! whatever is not a compiled model of this program.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use support::{FILE, Folder, SplitMix64, USAGE, dctms, fixture};
+
+const MODEL: &str = "llama-legacy-mixed.gguf";
+const RUN: &str = "run --raw -p hello -n 6 --max-input 16 --max-output 8 --json";
+
+fn compiled(folder: &Folder) -> PathBuf {
+    let path = folder.path().join("m.dctms");
+    let child = dctms("compile").arg(fixture(MODEL)).arg("-o").arg(&path);
+    assert_eq!(child.run().code(), 0);
+    path
+}
+
+/// What two runs must agree on.
+fn answer(model: &Path, words: &str) -> (String, String, u64) {
+    let json = dctms(RUN).args(words).arg(model).json();
+    let text = |key: &str| json.value[key].as_str().expect(key).to_string();
+    assert!(json.integer("peak_bytes") <= json.integer("m_max_bytes"));
+    assert_eq!(json.integer("allocations"), 0);
+    (text("text"), text("logits_sha256"), json.integer("m_max_bytes"))
+}
+
+#[test]
+fn a_compiled_model_answers_like_its_file_and_takes_as_much() {
+    let folder = Folder::new();
+    let path = compiled(&folder);
+    for words in ["", "--lanes 1 --sequences 3", "--kv-type f32 --verify"] {
+        assert_eq!(answer(&path, words), answer(&fixture(MODEL), words), "{words}");
+    }
+    // Plans name the file that it was made from, so they are the same, digest and all.
+    let plan = |model: &Path| dctms("plan --json").arg(model).run().stdout;
+    assert_eq!(plan(&path), plan(&fixture(MODEL)));
+    let report = dctms("bench --json --prompt-tokens 8 --gen-tokens 2 --repetitions 1").arg(&path);
+    assert!(report.json().integer("m_max_bytes") > 0);
+}
+
+#[test]
+fn a_compiled_model_is_not_compiled_again_and_words_are_checked() {
+    let folder = Folder::new();
+    let path = compiled(&folder);
+    let again = folder.path().join("again.dctms");
+    dctms("compile").arg(&path).arg("-o").arg(&again).refused(USAGE, &["compiled model already"]);
+    dctms("compile").arg(fixture(MODEL)).refused(USAGE, &["compile MODEL.gguf -o"]);
+    let nowhere = folder.path().join("no/such/folder");
+    dctms("compile").arg(fixture(MODEL)).arg("-o").arg(&nowhere).refused(1, &["no/such/folder"]);
+    assert!(!again.exists());
+}
+
+#[test]
+fn damage_is_refused_by_what_it_is() {
+    let folder = Folder::new();
+    let whole = std::fs::read(compiled(&folder)).expect("a compiled model");
+    let refused = |bytes: &[u8], words: &str, texts: &[&str]| {
+        let path = folder.file("damaged.dctms", bytes);
+        dctms(words).arg(&path).refused(FILE, texts);
+    };
+    let run = "run --raw -p hello -n 1";
+    for len in [9, 95, 96, 200, 4096, whole.len() - 1] {
+        refused(&whole[..len], run, &["cut off"]);
+        refused(&whole[..len], "plan", &["cut off"]);
+    }
+    let changed = |at: usize, value: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = value;
+        bytes
+    };
+    refused(&changed(8, 9), run, &["version 9"]);
+    refused(&changed(32, b'x'), run, &["xows16-k32-v1", "rows16-k32-v1", "compile"]);
+    refused(&changed(70, 1), run, &["SHA-256"]);
+    refused(&changed(130, 0xff), run, &["SHA-256"]);
+    let last = whole.len() - 1;
+    let flipped = changed(last, whole[last] ^ 1);
+    refused(&flipped, &format!("{run} --verify"), &["checksum"]);
+}
+
+#[test]
+fn no_change_of_a_byte_ends_in_a_crash() {
+    let folder = Folder::new();
+    let whole = std::fs::read(compiled(&folder)).expect("a compiled model");
+    let mut random = SplitMix64(7);
+    for round in 0..24 {
+        let mut bytes = whole.clone();
+        // The head and the table, where lengths and offsets are, more often than the rest.
+        let within = if round % 3 == 0 { bytes.len() as u64 } else { 1024 };
+        let at = (random.next() % within) as usize;
+        bytes[at] ^= 1 << (random.next() % 8);
+        let path = folder.file("changed.dctms", &bytes);
+        let output = dctms("run --raw -p hello -n 1 --verify").arg(&path).run();
+        // Padding between constants is nobody's; everything else is noticed.
+        assert!([0, FILE].contains(&output.code()), "byte {at}: {output:?}");
+    }
+}
