@@ -132,7 +132,7 @@ pub fn text(parser: &mut lexopt::Parser, name: &str) -> Result<String, UsageErro
     parser
         .value()?
         .string()
-        .map_err(|_| UsageError::Wrong(format!("--{name}: the value is not UTF-8")))
+        .map_err(|_| UsageError::Wrong(format!("{}: the value is not UTF-8", written(name))))
 }
 
 /// A whole number.
@@ -141,9 +141,9 @@ pub fn text(parser: &mut lexopt::Parser, name: &str) -> Result<String, UsageErro
 /// A missing value, or no whole number.
 pub fn count(parser: &mut lexopt::Parser, name: &str) -> Result<u64, UsageError> {
     let value = text(parser, name)?;
-    value
-        .parse()
-        .map_err(|_| UsageError::Wrong(format!("--{name} {value}: a whole number is expected")))
+    value.parse().map_err(|_| {
+        UsageError::Wrong(format!("{} {value}: a whole number is expected", written(name)))
+    })
 }
 
 /// A number of tokens: at least one, and no more than any model's positions.
@@ -176,7 +176,7 @@ pub fn number(
     }
 }
 
-/// Bytes: a whole number, or one with a unit (K, M, G: powers of 1024; KB, MB, GB: of 1000).
+/// Bytes: a whole number, or one with a unit (K, M, G, T: powers of 1024; KB and so on: of 1000).
 ///
 /// # Errors
 /// A missing value, or no size.
@@ -196,9 +196,11 @@ fn parse_bytes(value: &str) -> Option<u64> {
         "k" | "kib" => 1 << 10,
         "m" | "mib" => 1 << 20,
         "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
         "kb" => 1000,
         "mb" => 1_000_000,
         "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return None,
     };
     value[..digits].parse::<u64>().ok()?.checked_mul(factor)
@@ -225,13 +227,20 @@ fn pixels(parser: &mut lexopt::Parser, name: &str) -> Result<(u32, u32), UsageEr
 /// Longest edge of a picture that may be allowed, pixels.
 const IMAGE_EDGE_MAX: u32 = dctms_engine::eyes::IMAGE_EDGE_MAX;
 
+/// An option as it is written: one letter has one dash.
+fn written(name: &str) -> String {
+    let dashes = if name.len() == 1 { "-" } else { "--" };
+    format!("{dashes}{name}")
+}
+
 /// A number within bounds.
 ///
 /// # Errors
 /// Names both bounds.
 pub fn within(value: u64, name: &str, min: u64, max: u64) -> Result<u64, UsageError> {
     if value < min || value > max {
-        return Err(UsageError::Wrong(format!("--{name} {value}: {min} to {max}")));
+        let name = written(name);
+        return Err(UsageError::Wrong(format!("{name} {value}: {min} to {max}")));
     }
     Ok(value)
 }

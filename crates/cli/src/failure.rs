@@ -2,12 +2,26 @@
 
 use dctms_engine::{Class, EngineError};
 use dctms_system::output::Stream;
+use dctms_system::overflow::{OverflowMessage, tell_overflow};
 
 use crate::args::UsageError;
 use crate::show::printable;
 
 /// Exit code of a command that was interrupted before it had its figure: 128 + `SIGINT`.
 pub const INTERRUPTED: u8 = 130;
+
+/// A chat template is a stranger's program: one that recurses beyond the stack is a defect of its
+/// file.
+const TEMPLATE_OVERFLOW: OverflowMessage = OverflowMessage {
+    text: "dctms: the chat template nests its values deeper than the stack allows\n",
+    exit_code: 2,
+};
+
+/// Runs work on a chat template, which may overflow the stack: compiling, rendering, and dropping
+/// what it made.
+pub fn on_template<T>(work: impl FnOnce() -> T) -> T {
+    tell_overflow(TEMPLATE_OVERFLOW, work)
+}
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

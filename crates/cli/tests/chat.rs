@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::Value;
 use support::child::{Child, Output};
-use support::{DOES_NOT_FIT, Folder, USAGE, dctms, fixture, real_model, tiny};
+use support::{DOES_NOT_FIT, FILE, Folder, USAGE, dctms, fixture, real_model, tiny};
 
 const KEY: &str = "tokenizer.chat_template";
 
@@ -156,4 +156,34 @@ fn a_real_conversation_stays_flat() {
     let output = running.end();
     assert_eq!(output.code(), 0, "{output:?}");
     assert!(sizes.iter().all(|size| *size == sizes[0]), "{sizes:?}");
+}
+
+/// Values that a template nests while it runs can be deeper than any stack: the defect is named,
+/// for a prompt and in a conversation.
+#[test]
+fn a_template_that_nests_beyond_the_stack_is_a_defect_of_its_file() {
+    let folder = Folder::new();
+    let nest = "{% set ns = namespace(x=[]) %}{% for i in range(9000) %}{% set ns.x = [ns.x] %}\
+                {% endfor %}";
+    let straight = "{%set a=[]%}".to_string() + &"{%set a=[a]%}".repeat(4500);
+    for (template, end) in [(nest, "{{ ns.x }}"), (nest, ""), (&straight, "{{ a }}")] {
+        let template = format!("{template}{end}{{{{ messages[0].content }}}}");
+        for child in [
+            chat(&folder, &template, 512).args("-n 2 -p hello"),
+            chat(&folder, &template, 512).args("-n 2").input("hello\n"),
+        ] {
+            let output = child.run();
+            assert!(!output.stderr.contains("panicked"), "{output:?}");
+            match output.code() {
+                0 => {}
+                code => {
+                    assert_eq!(code, FILE, "{output:?}");
+                    assert!(output.stderr.contains("chat template"), "{output:?}");
+                }
+            }
+        }
+    }
+    let template = format!("{nest}{{{{ ns.x }}}}");
+    let output = chat(&folder, &template, 512).args("-n 2 -p hello").run();
+    assert!(output.stderr.contains("deeper than the stack"), "{output:?}");
 }

@@ -221,3 +221,26 @@ fn no_number_in_a_plan_can_crash_the_checker() {
     // Costs and a few reported figures are free; the rest is not.
     assert!(refused > 60, "{refused}");
 }
+
+/// A plan whose proof holds, but whose stated bounds are not those of its graph.
+#[test]
+fn claims_that_the_graph_does_not_bear_out_are_refused() {
+    let folder = Folder::new("claims");
+    let words = ["--max-input", "100", "--max-output", "28", "--sequences", "2"];
+    let right = std::fs::read_to_string(planned(&folder, "plan.json", &words)).unwrap();
+    let file = folder.file("forged.json");
+    for (from, to, expected) in [
+        ("\"max_input_tokens\":100", "\"max_input_tokens\":4000", "positions, the bounds need"),
+        ("\"prefill_chunk\":100", "\"prefill_chunk\":101", "dim tokens ends at 100"),
+        ("\"sequences\":2", "\"sequences\":3", "dim sequences ends at 2"),
+        ("\"kv_type\":\"f16\"", "\"kv_type\":\"f32\"", "bounds.kv_type is f32"),
+        ("\"lanes\":2,\"isa\"", "\"lanes\":3,\"isa\"", "machine.lanes is 3"),
+        ("\"isa\":\"avx2\"", "\"isa\":\"neon\"", "machine.isa is \"neon\""),
+    ] {
+        std::fs::write(&file, forged(&right, from, to)).unwrap();
+        let output = dctms(["verify".as_ref(), file.as_os_str()]);
+        assert_eq!(code(&output), 2, "{to}: {}", errors(&output));
+        assert!(errors(&output).contains(expected), "{to}: {}", errors(&output));
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -90,6 +90,10 @@ fn options_of_run() {
         let child = dctms("run").arg(fixture("llama-f16.gguf")).arg(option);
         child.refused(USAGE, &[option, "a prompt is needed"]);
     }
+    for words in ["--raw -p x", "--prompt-ids x"] {
+        let child = dctms("run --system be-brief").arg(fixture("llama-f16.gguf")).args(words);
+        child.refused(USAGE, &["--system: there is no chat template"]);
+    }
     run(&folder, "--stop").arg("").refused(USAGE, &["--stop: 0 bytes, expected 1 to 256"]);
     let long = "x".repeat(257);
     run(&folder, "--stop").arg(long).refused(USAGE, &["--stop: 257 bytes, expected 1 to 256"]);
@@ -99,7 +103,8 @@ fn options_of_run() {
 fn bounds_of_zero() {
     let folder = Folder::new();
     for option in ["--max-input", "--max-output", "-n"] {
-        run(&folder, &format!("{option} 0")).refused(USAGE, &[option, "0"]);
+        let said = format!("dctms: {option} 0: 1 to");
+        run(&folder, &format!("{option} 0")).refused(USAGE, &[&said]);
     }
 }
 

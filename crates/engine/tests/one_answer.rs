@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{Fixture, Setup, prefill_all, real, tiny};
+use common::{Setup, prefill_all, real, tiny};
 use dctms_engine::Model;
 use dctms_engine::generation::{
     Control, EndTokens, GenerationOptions, LogitsDigest, Sequence, Timing, generate,
@@ -231,27 +231,48 @@ fn sampled_tokens_do_not_depend_on_company() {
     }
 }
 
-/// A real model, shortly: the scalar code would take minutes.
+/// Real models, shortly: the scalar code would take minutes.
 #[test]
 fn smollm2() {
-    let Some(model) = real("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
-    let fixture = Fixture::read("smollm2");
-    let tokens = fixture.sequences()[1].tokens();
-    let (tokens, prompt) = (&tokens[..32], 23);
-    let setup = |chunk: u64, lanes: u32| Setup {
-        chunk,
-        rows: chunk,
-        lanes,
-        kv: Dtype::F16,
-        ..Setup::new(64)
-    };
-    let expected = alone(&model, &setup(32, 2), tokens, prompt);
-    for (chunk, lanes) in [(1, 3), (7, 1)] {
-        let rows = alone(&model, &setup(chunk, lanes), tokens, prompt);
-        assert_same(&expected, &rows, &format!("chunk {chunk}, {lanes} lanes"), &setup(32, 2));
-    }
-    if let Some(isa) = Isa::from_name("avx2") {
-        let rows = alone(&model, &Setup { isa, ..setup(32, 2) }, tokens, prompt);
-        assert_same(&expected, &rows, "avx2", &setup(32, 2));
+    check_real("SmolLM2-135M-Instruct.Q4_1.gguf", &[Dtype::F16, Dtype::Q8_0]);
+}
+
+/// K-quants, windows, and heads of 256.
+#[test]
+fn gemma3() {
+    check_real("gemma-3-270m-q4_k_m.gguf", &[Dtype::F16, Dtype::Q8_0]);
+}
+
+fn check_real(file: &str, kv_types: &[Dtype]) {
+    let Some(model) = real(file) else { return };
+    let tokens = token_ids(3, 32, model.config.vocabulary);
+    let prompt = 23;
+    for kv in kv_types {
+        let setup =
+            |chunk: u64, lanes: u32| Setup { chunk, rows: chunk, lanes, kv: *kv, ..Setup::new(64) };
+        let base = setup(32, 2);
+        let expected = alone(&model, &base, &tokens, prompt);
+        for (chunk, lanes) in [(1, 3), (7, 1)] {
+            let rows = alone(&model, &setup(chunk, lanes), &tokens, prompt);
+            assert_same(&expected, &rows, &format!("chunk {chunk}, {lanes} lanes"), &base);
+        }
+        if let Some(isa) = Isa::from_name("avx2") {
+            let rows = alone(&model, &Setup { isa, ..setup(32, 2) }, &tokens, prompt);
+            assert_same(&expected, &rows, "avx2", &base);
+        }
+        // Beside another sequence, which decodes in the same steps.
+        let mut runner = Setup { sequences: 2, ..setup(7, 2) }.start(&model);
+        let mut rows = Vec::new();
+        prefill_all(&mut runner, 0, &tokens[5..14], &mut |_, _, _| ());
+        prefill_all(&mut runner, 1, &tokens[..prompt], &mut |_, runner, row| {
+            rows.push(row_digest(runner, row));
+        });
+        for index in prompt..tokens.len() {
+            let step = |slot: u32, at: usize| Step { slot, token: tokens[at], position: at as u32 };
+            let neighbour = Step { position: (index - 14) as u32, ..step(0, index) };
+            runner.decode(&[neighbour, step(1, index)]).expect("within bounds");
+            rows.push(row_digest(&runner, 1));
+        }
+        assert_same(&expected, &rows, "beside another", &base);
     }
 }

@@ -229,6 +229,30 @@ mod tests {
         assert_eq!(mapped, (base, base + arena.len_bytes()));
     }
 
+    /// One byte beyond either end ends the process that touches it.
+    #[test]
+    fn both_ends_are_guarded() {
+        let arena = Arena::map(3 * sys::page_bytes(), ArenaPages::Small).unwrap();
+        let dies_at = |address: *mut u8| {
+            // SAFETY: between fork and `_exit` the child calls nothing but them: a store that the
+            // kernel answers, or not.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: outside of the arena on purpose: the child is to die of it.
+                unsafe { address.write_volatile(1) };
+                sys::exit_now(0);
+            }
+            let mut status = 0;
+            // SAFETY: the child is ours, and the status is written by the call.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(waited, child);
+            libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
+        };
+        let (base, len_bytes) = (arena.base(), arena.len_bytes());
+        assert!(dies_at(base.wrapping_sub(1)) && dies_at(base.wrapping_add(len_bytes)));
+        assert!(!dies_at(base) && !dies_at(base.wrapping_add(len_bytes - 1)));
+    }
+
     #[test]
     fn impossible_sizes_are_refused_with_the_value() {
         for len_bytes in [0, usize::MAX, usize::MAX - sys::page_bytes()] {

@@ -7,7 +7,7 @@
 //! | `arena` | one mapping of exact size between guard pages |
 //! | `lanes`, `events` | fixed worker threads, steps, epoch counters |
 //! | `spin` | how long a waiter looks before it sleeps |
-//! | `stack` | threads whose stacks are fixed and resident |
+//! | `stack`, `overflow` | threads whose stacks are fixed and resident; an overflow told by name |
 //! | `machine` | memory limits: cgroups and the machine itself |
 //! | `processors`, `affinity` | lanes by affinity and quota, spinning, pinning, pressure |
 //! | `process`, `seal` | what this process uses; making the kernel refuse more |
@@ -32,7 +32,7 @@
 //! Believes: Linux on 64 bits, where all of it was run; other Unix systems get the portable part,
 //! which is type-checked and was never run. Must not know: models, plans, tensors, requests. `unsafe` stands in `sys`,
 //! `heap`, `arena`, `lanes` and `stack`, and for single calls of the C library in `affinity`,
-//! `c_library`, `image`, `interrupt`, `output`, `process` and `seal`; nowhere else.
+//! `c_library`, `image`, `interrupt`, `output`, `overflow`, `process` and `seal`; nowhere else.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod affinity;
@@ -50,6 +50,7 @@ pub mod lanes;
 pub mod limits;
 pub mod machine;
 pub mod output;
+pub mod overflow;
 pub mod process;
 pub mod processors;
 mod protocol;

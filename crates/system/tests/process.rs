@@ -48,7 +48,12 @@ const CASES: &[Case] = &[
     case("footprint-1-locked", || cost(1, Residence::Locked), Some(0), ""),
     case("footprint-2-locked", || cost(2, Residence::Locked), Some(0), ""),
     case("footprint-4-locked", || cost(4, Residence::Locked), Some(0), ""),
-    case("run-heap-exhausted", exhaust_run, Some(3), "heap limit reached while loading: "),
+    case(
+        "run-heap-exhausted",
+        exhaust_run,
+        Some(3),
+        "heap limit reached while loading or running: ",
+    ),
     case("compile-heap-exhausted", exhaust_compile, Some(3), "heap limit reached while planning: "),
     case("refused-after-sealing", refuse_when_sealed, Some(0), ""),
     case(

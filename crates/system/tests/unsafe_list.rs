@@ -11,6 +11,7 @@ const WITH_UNSAFE: &[&str] = &[
     "interrupt",
     "lanes",
     "output",
+    "overflow",
     "process",
     "seal",
     "stack",

@@ -8,7 +8,8 @@
 //! A template is untrusted: its length, its work, its nesting and its chains are bounded. Usual
 //! ones need less than 64 KiB of stack, hostile chains and macros less than 1 MiB. Not bounded is
 //! the depth of lists that a template nests while it runs: printing or comparing tens of
-//! thousands of levels takes about 1 KiB of stack each, in the template engine.
+//! thousands of levels takes about 1 KiB of stack each, in the template engine. A caller with a
+//! fixed stack has to expect its end there (`dctms_system::overflow` tells it by name).
 //!
 //! A file without a template gets one by its vocabulary: ChatML when `<|im_start|>` is a token,
 //! Gemma's when `<start_of_turn>` is, else the messages' contents, one a line.

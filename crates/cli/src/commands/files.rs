@@ -14,7 +14,17 @@ pub const PLAN_BYTES_MAX: u64 = 64 << 20;
 /// Longest table of buffers that is read, bytes.
 pub const CSV_BYTES_MAX: u64 = 256 << 20;
 /// Heap of commands that read such files, bytes: address space, taken only as used.
-pub const READING_HEAP_BYTES: usize = 4 << 30;
+const READING_HEAP_BYTES: usize = 4 << 30;
+/// The least of it that is worth beginning with, where address space is limited, bytes.
+const READING_HEAP_BYTES_MIN: usize = 16 << 20;
+
+/// Opens the heap of a command that only reads, plans and prints.
+///
+/// # Errors
+/// An operating system without room.
+pub fn open_reading_heap() -> Result<(), EngineError> {
+    Ok(crate::HEAP.open_compile_region_at_most(READING_HEAP_BYTES, READING_HEAP_BYTES_MIN)?)
+}
 
 /// A file's name as it may be printed.
 #[must_use]

@@ -11,7 +11,7 @@ use dctms_format::{Checkpoint, Scalar, Tensor, Value as Datum, ValueType};
 use dctms_system::heap::Region;
 use lexopt::prelude::*;
 
-use super::files::READING_HEAP_BYTES;
+use super::files::open_reading_heap;
 use super::{model_path, say};
 use crate::HEAP;
 use crate::args::unknown;
@@ -32,7 +32,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
         }
     }
     let path = model_path(path.as_deref())?;
-    HEAP.open_compile_region(READING_HEAP_BYTES)?;
+    open_reading_heap()?;
     let _scope = HEAP.scope(Region::Compile);
     let checkpoint = Checkpoint::open(&path).map_err(EngineError::from)?;
     say(&if json { as_json(&checkpoint) } else { as_text(&checkpoint) })

@@ -1,6 +1,7 @@
 //! The commands by name.
 
 pub mod bench;
+pub mod claims;
 pub mod compare;
 pub mod compile;
 pub mod diff;

@@ -8,7 +8,7 @@ use dctms_pack::{Drawing, Goal, PackOptions, Verdict, pack_csv};
 use dctms_system::heap::Region;
 use lexopt::prelude::*;
 
-use super::files::{CSV_BYTES_MAX, READING_HEAP_BYTES, named, note, read_text, write};
+use super::files::{CSV_BYTES_MAX, named, note, open_reading_heap, read_text, write};
 use super::say;
 use crate::HEAP;
 use crate::args::{UsageError, bytes, count, unknown};
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 /// Usage; a malformed file (exit code 2); no packing within the capacity (3).
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let (path, svg, options) = parse(parser)?;
-    HEAP.open_compile_region(READING_HEAP_BYTES)?;
+    open_reading_heap()?;
     let _scope = HEAP.scope(Region::Compile);
     let text = read_text(&path, CSV_BYTES_MAX)?;
     let report = pack_csv(&text, &options)

@@ -17,7 +17,7 @@ use dctms_system::heap::Region;
 use dctms_system::machine::machine_memory;
 use lexopt::prelude::*;
 
-use super::files::{READING_HEAP_BYTES, named, note, write};
+use super::files::{named, note, open_reading_heap, write};
 use super::{diff, model_path, say};
 use crate::HEAP;
 use crate::advice::{advise, refusal};
@@ -56,7 +56,7 @@ struct Words {
 /// Usage; a defect of the model (exit code 2); a plan that does not fit (3).
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let words = parse(parser)?;
-    HEAP.open_compile_region(READING_HEAP_BYTES)?;
+    open_reading_heap()?;
     let _scope = HEAP.scope(Region::Compile);
     if words.diff {
         return match words.files.as_slice() {

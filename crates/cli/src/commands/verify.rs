@@ -17,8 +17,8 @@ use dctms_system::heap::Region;
 use lexopt::prelude::*;
 
 use super::compare::differences;
-use super::files::{READING_HEAP_BYTES, named, note, read_plan};
-use super::{hash, say};
+use super::files::{named, note, open_reading_heap, read_plan};
+use super::{claims, hash, say};
 use crate::HEAP;
 use crate::args::{PlanArgs, UsageError, unknown};
 use crate::failure::Failure;
@@ -35,7 +35,7 @@ const LINES_MAX: usize = 50;
 /// code 2).
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let (path, models) = parse(parser)?;
-    HEAP.open_compile_region(READING_HEAP_BYTES)?;
+    open_reading_heap()?;
     let _scope = HEAP.scope(Region::Compile);
     let plan = read_plan(&path)?;
     let certificate = match dctms_verifier::verify(&plan.program, &plan) {
@@ -45,6 +45,11 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
             return Err(refuse(&format!("{} is not a right plan", named(&path)), &lines));
         }
     };
+    let untrue = claims::untrue(&plan);
+    if !untrue.is_empty() {
+        let what = format!("{} states what its graph does not bear out", named(&path));
+        return Err(refuse(&what, &untrue));
+    }
     let scope = match models.as_slice() {
         [] => "internally consistent only: give --model FILE to compare it with a model".into(),
         paths => {

@@ -168,8 +168,28 @@ impl BoundedHeap {
         self.open_compile_region_within(limit_bytes, limit_bytes)
     }
 
+    /// As `open_compile_region`, but with less, down to `least_bytes`, where the address space
+    /// that the process may have is less.
+    ///
+    /// # Errors
+    /// As `open_compile_region`, when there is no room for the least either.
+    pub fn open_compile_region_at_most(
+        &self,
+        limit_bytes: usize,
+        least_bytes: usize,
+    ) -> Result<(), SystemError> {
+        let opened = self.open_compile_region(limit_bytes);
+        match opened {
+            Err(SystemError::Call { .. }) if limit_bytes / 2 >= least_bytes => {
+                self.open_compile_region_at_most(limit_bytes / 2, least_bytes)
+            }
+            done => done,
+        }
+    }
+
     /// As `open_compile_region`, in `reserve_bytes` of address space, so that
-    /// `set_compile_limit` can raise the limit once it is known what the stage needs.
+    /// `set_compile_limit` can raise the limit once it is known what the stage needs. Where the
+    /// process may not have so much, it is less, down to the limit.
     ///
     /// # Errors
     /// As `open_compile_region`.
@@ -193,7 +213,7 @@ impl BoundedHeap {
             if regions.compile.limit_bytes > 0 {
                 return Err(SystemError::Bound { what: "compile regions", bound: 1, value: 2 });
             }
-            regions.compile.map(reserved, len_bytes, "the compile region")
+            regions.compile.map_at_most(reserved, len_bytes, "the compile region")
         })
     }
 
@@ -314,7 +334,7 @@ impl BoundedHeap {
             return Ok(());
         }
         let HeapConfig { boot_limit_bytes, run_reserve_bytes, .. } = self.config;
-        regions.run.map(run_reserve_bytes, boot_limit_bytes, "the run region")
+        regions.run.map_at_most(run_reserve_bytes, boot_limit_bytes, "the run region")
     }
 
     /// One block from the thread's region, or the end of the process, or null.
@@ -346,16 +366,23 @@ impl BoundedHeap {
     fn exit_on_exhaustion(&self, size: usize, region: Region, figures: HeapFigures) -> ! {
         let wanted = figures.live_bytes.saturating_add(size);
         let stage = match region {
-            Region::Run => "loading",
+            Region::Run => "loading or running",
             Region::Compile => "planning",
             Region::Image => "decoding a picture (see --max-image-size)",
         };
         let mut text = StackText::<256>::new();
-        let _ = writeln!(
-            text,
-            "heap limit reached while {stage}: {wanted} of {} bytes (the last request is {size})",
-            figures.limit_bytes
-        );
+        let _ = match figures.limit_bytes {
+            0 => writeln!(
+                text,
+                "dctms: no address space for a heap of {} bytes: is there a limit (ulimit -v)?",
+                self.config.boot_limit_bytes
+            ),
+            limit => writeln!(
+                text,
+                "dctms: heap limit reached while {stage}: {wanted} of {limit} bytes (the last \
+                 request is {size})"
+            ),
+        };
         let _ = sys::write_once(2, text.bytes());
         sys::exit_now(self.config.exit_code)
     }
@@ -462,6 +489,24 @@ impl Mapped {
             live_bytes: self.heap.live_bytes(),
             live_peak_bytes: self.heap.live_peak_bytes(),
             touched_bytes: self.heap.touched_bytes(),
+        }
+    }
+
+    /// As `map`, with a quarter of the address space where there is no room, down to the limit:
+    /// what is left is for others.
+    fn map_at_most(
+        &mut self,
+        reserved_bytes: usize,
+        limit_bytes: usize,
+        what: &'static str,
+    ) -> Result<(), SystemError> {
+        let mut reserved = reserved_bytes;
+        loop {
+            let less = sys::round_up_to_pages(reserved / 4).unwrap_or(0).max(limit_bytes);
+            match self.map(reserved, limit_bytes, what) {
+                Err(_) if less < reserved => reserved = less,
+                done => return done,
+            }
         }
     }
 

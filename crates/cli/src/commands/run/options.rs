@@ -113,6 +113,12 @@ impl RunArgs {
                 "{name}: a prompt is needed (-p, -f, --prompt-ids or --prompts)"
             )));
         }
+        let templated = !args.raw && !matches!(args.input, Input::Ids(_));
+        if args.system.is_some() && !templated {
+            return Err(UsageError::Wrong(
+                "--system: there is no chat template with --raw or --prompt-ids".to_string(),
+            ));
+        }
         Ok(args)
     }
 

@@ -15,6 +15,7 @@ use dctms_engine::planning::prompt_bytes_max;
 use super::images::{self, Stretch};
 use super::options::{Input, RunArgs, usage};
 use crate::commands::files::read_at_most;
+use crate::failure::on_template;
 
 /// Longest file of prompts or of ids, bytes: within the heap of the stage that reads it.
 const PROMPT_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -157,7 +158,8 @@ fn one_text(
     let (text, special_text, ends) = match args.raw {
         true => (prompt, SpecialText::PlainText, Ends::AsMetadata),
         false => {
-            rendered = render(args, model, tokenizer, images::content(prompt, knows))?;
+            let content = images::content(prompt, knows);
+            rendered = on_template(|| render(args, model, tokenizer, content))?;
             (rendered.as_str(), SpecialText::Parse, Ends::Template)
         }
     };

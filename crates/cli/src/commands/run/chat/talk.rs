@@ -19,6 +19,7 @@ use crate::HEAP;
 use crate::commands::run::images::{self, Album, Stretch};
 use crate::commands::run::options::RunArgs;
 use crate::commands::stream::note;
+use crate::failure::on_template;
 use crate::process::Prepared;
 use crate::room::{self, ChatRoom, Growth};
 
@@ -118,7 +119,7 @@ impl<'a> Chat<'a> {
             unreachable!("checked before planning");
         };
         let tokenizer = Tokenizer::new(&vocabulary.layout, tables.bytes());
-        let template = ChatTemplate::new(template, &tokenizer)
+        let template = on_template(|| ChatTemplate::new(template, &tokenizer))
             .map_err(|error| EngineError::new(Class::File, error))?;
         loop {
             let next = match line.take() {
@@ -330,7 +331,8 @@ impl<'a> Chat<'a> {
             generation_prompt: GenerationPrompt::Added,
             variables: Vec::new(),
         };
-        template.render_into(&conversation, &mut self.text).map_err(|error| {
+        let rendered = on_template(|| template.render_into(&conversation, &mut self.text));
+        rendered.map_err(|error| {
             let class = match error {
                 TemplateError::OutputTooLong { .. } | TemplateError::TooMuchWork { .. } => {
                     Class::OverBound
