@@ -62,6 +62,8 @@ pub struct Prepared {
     pub vocabulary: Option<Vocabulary>,
     /// The envelope.
     pub envelope: Envelope,
+    /// Lanes.
+    pub lanes: u32,
     /// Why memory could not be locked, if it could not.
     pub unlocked: Option<String>,
     /// The kernel refuses every further byte of address space until this is lifted.
@@ -255,7 +257,8 @@ pub fn load(
     drop(files);
     dctms_system::footprint::check_footprint(threads)?;
     let seal = dctms_system::seal::seal()?;
-    Ok(Prepared { runner, vocabulary, envelope, unlocked, seal })
+    let lanes = threads as u32;
+    Ok(Prepared { runner, vocabulary, envelope, lanes, unlocked, seal })
 }
 
 /// The refusal of a plan that does not fit.

@@ -178,6 +178,11 @@ impl Runner {
         &self.session
     }
 
+    /// Records what the lanes do from now on, at most so many records of each: before loading.
+    pub fn record(&mut self, certified: CertifiedPlan<'_>, records: usize) {
+        self.session.record(certified, records);
+    }
+
     /// Makes the arena resident, every lane its share.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ mod retired;
 mod run;
 pub mod sample;
 pub mod session;
+pub mod trace;
 
 pub use error::ExecError;
 pub use load::{Constant, LoadHost};

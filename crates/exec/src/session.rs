@@ -22,6 +22,7 @@ use crate::load::LoadHost;
 use crate::memory::{Memory, Place};
 use crate::retired::{RetiredSession, StatePlace, copy_states, states};
 use crate::run::{Context, execute};
+use crate::trace::{Kind, Recorder, Trace};
 
 /// A plan whose certificate was checked: the only thing that a session starts from.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +106,7 @@ pub struct Session {
     unfinished: Option<PhaseId>,
     host_places: Vec<HostPlace>,
     states: Vec<StatePlace>,
+    trace: Option<Trace>,
 }
 
 /// A tensor that lives across phases.
@@ -161,7 +163,19 @@ impl Session {
             unfinished: None,
             host_places: host_places(plan),
             states: states(plan),
+            trace: None,
         })
+    }
+
+    /// Records what the lanes do from now on, at most so many records of each.
+    pub fn record(&mut self, certified: CertifiedPlan<'_>, records: usize) {
+        self.trace = Some(Trace::new(certified.plan(), records));
+    }
+
+    /// What was recorded.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
     }
 
     /// Ends the session: the lanes stop, the commands go, the weights' pages are given back, and
@@ -308,7 +322,11 @@ impl Session {
         };
         let state = &*state;
         let interrupt = Interrupt { stop, seen: AtomicBool::new(false) };
-        let step = |lane: &Lane<'_>| run_lane(lane, state, &context, &interrupt);
+        let trace = self.trace.as_ref();
+        let step = |lane: &Lane<'_>| {
+            let recorder = trace.map(|t| t.recorder(lane.index, phase.index(), state.runs));
+            run_lane(lane, state, &context, &interrupt, recorder.as_ref());
+        };
         let ran = self.lanes.run(&step);
         ran.map_err(|error| ExecError::System { message: error.to_string() })?;
         match failure.into_inner() {
@@ -413,9 +431,16 @@ impl Interrupt<'_> {
     }
 }
 
-fn run_lane(lane: &Lane<'_>, state: &PhaseState, context: &Context<'_>, interrupt: &Interrupt<'_>) {
+fn run_lane(
+    lane: &Lane<'_>,
+    state: &PhaseState,
+    context: &Context<'_>,
+    interrupt: &Interrupt<'_>,
+    recorder: Option<&Recorder<'_>>,
+) {
     let Some(commands) = state.code.lanes.get(lane.index) else { return };
-    for command in commands {
+    let mut time_ns = recorder.map_or(0, Recorder::now_ns);
+    for (index, command) in commands.iter().enumerate() {
         let (first, last) = command.waits;
         for (event, signals) in &state.code.waits[first as usize..last as usize] {
             let target = Event::target(state.runs, *signals);
@@ -423,10 +448,16 @@ fn run_lane(lane: &Lane<'_>, state: &PhaseState, context: &Context<'_>, interrup
                 return;
             }
         }
+        if let Some(recorder) = recorder {
+            time_ns = recorder.record(Kind::Wait, index, time_ns);
+        }
         if let Some(body) = &command.body
             && !interrupt.is_on()
         {
             execute(body, command.tokens.of(context.dims), context);
+            if let Some(recorder) = recorder {
+                time_ns = recorder.record(Kind::Work, index, time_ns);
+            }
         }
         if let Some(event) = command.signals {
             lane.signal((state.event_base + event) as usize);

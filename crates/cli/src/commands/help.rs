@@ -89,6 +89,7 @@ Generation
   --ignore-eos            end tokens are tokens like any other
   --raw                   no chat template
   --replan                raise a bound that a prompt or a conversation passes, if that fits
+  --trace FILE            what every lane did when, for Perfetto or chrome://tracing
   --json                  one object on standard output in place of the text
 ";
 

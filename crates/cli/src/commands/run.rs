@@ -9,6 +9,7 @@ mod options;
 mod output;
 mod progress;
 mod prompts;
+mod trace;
 
 use std::time::Instant;
 
@@ -17,6 +18,8 @@ use dctms_engine::generation::{Sequence, Timing, generate};
 use dctms_engine::pictures::EncodeTimes;
 use dctms_engine::planning::{PlanSettings, Planned, fit_output, plan_unverified, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model};
+use dctms_exec::CertifiedPlan;
+use dctms_exec::trace::Trace;
 use dctms_ir::plan::Bounds;
 use dctms_system::heap::{LatchScope, OnViolation};
 use dctms_system::interrupt::{catch_stop_requests, stop_requested};
@@ -113,10 +116,19 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
             false => settings,
         };
         let bounds = resolve_bounds(&model, &settings, Some(longest.max(1)))?;
+        let settings = match args.trace {
+            Some(_) => traced(&model, settings, &bounds)?,
+            None => settings,
+        };
         check_prompt(longest, args.limit, &bounds)?;
         let (planned, bounds) = certify(args, &model, &settings, bounds)?;
         debug_assert_eq!(planned.plan.bounds, bounds);
-        let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
+        let mut started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
+        if args.trace.is_some() {
+            let certified = CertifiedPlan::new(&planned.plan, &planned.certificate);
+            let certified = certified.map_err(EngineError::from)?;
+            stage.lasting(|| started.runner_mut().record(certified, trace::RECORDS));
+        }
         // Only now has the run's heap the room that the plan gives it.
         let seen = stage.lasting(|| tiler.map(|tiler| (tiler, placed.clone())));
         (started, stage.lasting(|| prompts.clone()), seen)
@@ -126,6 +138,18 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let prepared = process::load(started, progress.listener())?;
     progress.done();
     Ok(Ready { prepared, prompts, seen, compile_heap_peak_bytes })
+}
+
+/// Settings with room for a trace: what it takes is known from the plan without it.
+fn traced(
+    model: &Model,
+    mut settings: PlanSettings,
+    bounds: &Bounds,
+) -> Result<PlanSettings, EngineError> {
+    let plan = plan_unverified(model, &settings, bounds)?;
+    let bytes = Trace::heap_bytes(&plan, trace::RECORDS) + trace::WRITER_HEAP_BYTES;
+    settings.runtime.heap_fixed_bytes += bytes;
+    Ok(settings)
 }
 
 /// Sequences to plan for: those asked for, which must hold the prompts, else one a prompt.
@@ -237,6 +261,10 @@ fn see(
 
 fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
     let Ready { prepared, prompts, seen, compile_heap_peak_bytes } = ready;
+    let timeline = match &args.trace {
+        Some(path) => Some((path, trace::create(path)?)),
+        None => None,
+    };
     let pictures = see(args, prepared, seen.as_ref())?;
     let bounds = prepared.runner.bounds().clone();
     let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
@@ -284,7 +312,11 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
         locked: prepared.unlocked.is_none(),
         options: &options,
     };
-    sink.finish(&mut report)
+    sink.finish(&mut report)?;
+    if let (Some((path, file)), Some(trace)) = (timeline, prepared.runner.session().trace()) {
+        trace::write(trace, prepared.lanes, file, path)?;
+    }
+    Ok(())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for a person to read")]

@@ -157,7 +157,7 @@ fn replan(
     tokens: u64,
     identity: &Identity,
 ) -> Result<Replanned, Failure> {
-    let Prepared { runner, vocabulary, envelope, unlocked, seal } = prepared;
+    let Prepared { runner, vocabulary, envelope, lanes, unlocked, seal } = prepared;
     let before = runner.bounds().clone();
     seal.lift()?;
     let stage = CompileStage::open()?;
@@ -192,7 +192,7 @@ fn replan(
             let error = lasting;
             stage.close()?;
             let seal = dctms_system::seal::seal()?;
-            let same = Prepared { runner, vocabulary, envelope, unlocked, seal };
+            let same = Prepared { runner, vocabulary, envelope, lanes, unlocked, seal };
             return Ok(Replanned::Refused(same, error));
         }
     };

@@ -59,6 +59,8 @@ pub struct RunArgs {
     pub replan: bool,
     /// No template.
     pub raw: bool,
+    /// Where the lanes' timeline goes.
+    pub trace: Option<PathBuf>,
     /// Pictures.
     pub images: Vec<PathBuf>,
     /// Output.
@@ -83,6 +85,7 @@ impl RunArgs {
             end_tokens: EndTokens::Obeyed,
             replan: false,
             raw: false,
+            trace: None,
             images: Vec::new(),
             format: Format::Text,
         };
@@ -107,7 +110,11 @@ impl RunArgs {
             }
         }
         args.check_images()?;
-        let alone = [(args.raw, "--raw"), (args.format == Format::Json, "--json")];
+        let alone = [
+            (args.raw, "--raw"),
+            (args.trace.is_some(), "--trace"),
+            (args.format == Format::Json, "--json"),
+        ];
         if let (Input::Chat, Some((_, name))) = (&args.input, alone.iter().find(|(is, _)| *is)) {
             return Err(UsageError::Wrong(format!(
                 "{name}: a prompt is needed (-p, -f, --prompt-ids or --prompts)"
@@ -162,6 +169,7 @@ impl RunArgs {
             "ignore-eos" => self.end_tokens = EndTokens::Ignored,
             "replan" => self.replan = true,
             "raw" => self.raw = true,
+            "trace" => self.trace = Some(parser.value()?.into()),
             "image" => self.images.push(parser.value()?.into()),
             "json" => self.format = Format::Json,
             "prompt-ids" => {
