@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use dctms_engine::artefact::Verify;
+use dctms_engine::artefact::{Verify, Weights};
 use dctms_ir::Dtype;
 use lexopt::prelude::*;
 
@@ -62,6 +62,8 @@ pub struct PlanArgs {
     pub max_image_size: Option<(u32, u32)>,
     /// How much of a compiled model is checked while loading.
     pub verify: Verify,
+    /// Where weights are while the model runs.
+    pub weights: Weights,
 }
 
 impl Default for PlanArgs {
@@ -81,6 +83,7 @@ impl Default for PlanArgs {
             max_images: None,
             max_image_size: None,
             verify: Verify::Headers,
+            weights: Weights::Resident,
         }
     }
 }
@@ -105,6 +108,16 @@ impl PlanArgs {
             "isa" => self.isa = Some(isa(&text(parser, name)?)?),
             "memory-limit" => self.memory_limit = Some(bytes(parser, name)?),
             "verify" => self.verify = Verify::All,
+            "weights" => {
+                self.weights = match text(parser, name)?.as_str() {
+                    "resident" => Weights::Resident,
+                    "mapped" => Weights::Mapped,
+                    other => {
+                        let what = format!("--weights {other}: resident or mapped");
+                        return Err(UsageError::Wrong(what));
+                    }
+                }
+            }
             "machine" => self.machine = Some(PathBuf::from(parser.value()?)),
             "activations" => {
                 self.float_activations = match text(parser, name)?.as_str() {

@@ -242,11 +242,20 @@ pub fn load(
     progress: Option<&(dyn Fn(u64) + Sync)>,
 ) -> Result<Prepared, EngineError> {
     let Started { mut runner, files, vocabulary, envelope, threads } = started;
-    runner.prefault()?;
+    let mapping = files.mapping();
+    let mapped_bytes = mapping.map_or(0, |mapping| mapping.len_bytes);
+    if mapped_bytes > 0 {
+        runner.session().arena().withhold(mapped_bytes)?;
+    }
+    runner.prefault(mapped_bytes)?;
     let unlocked = dctms_system::process::lock_all().err().map(|error| error.to_string());
     if unlocked.is_some() {
         // Without a lock at least nothing is read from storage for the first time later.
         let _ = dctms_system::image::prefault_image();
+    }
+    // Only now, so that it is not locked.
+    if let (Some(mapping), Some(file)) = (mapping, files.compiled_file()) {
+        runner.session().arena().map_file(mapped_bytes, file, mapping.at)?;
     }
     let loader = Loader::new(&files, vocabulary.as_ref(), progress);
     runner.load(&loader)?;

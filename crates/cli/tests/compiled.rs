@@ -96,3 +96,19 @@ fn no_change_of_a_byte_ends_in_a_crash() {
         assert!([0, FILE].contains(&output.code()), "byte {at}: {output:?}");
     }
 }
+
+#[test]
+fn mapped_weights_give_the_same_answer() {
+    let folder = Folder::new();
+    let (path, model) = (compiled(&folder), fixture(MODEL));
+    assert_eq!(answer(&path, "--weights mapped"), answer(&model, ""));
+    // Of a plain file a compiled model is made, once, and it is said.
+    for expected in ["compiling", "mapped from"] {
+        let child = dctms(RUN).args("--weights mapped").arg(&model);
+        let json = child.env("XDG_CACHE_HOME", folder.path()).json();
+        assert!(json.output.stderr.contains(expected), "{}", json.output.stderr);
+        assert_eq!(json.value["logits_sha256"].as_str(), Some(&*answer(&model, "").1));
+    }
+    dctms("run --raw -p a -n 1 --weights mapped --verify").arg(&path).refused(USAGE, &["--verify"]);
+    dctms("run --raw -p a -n 1 --weights here").arg(&path).refused(USAGE, &["here", "mapped"]);
+}

@@ -14,7 +14,7 @@ use dctms_ir::program::ModelInfo;
 use dctms_models::{DecoderConfig, read_config};
 use dctms_text::{Facts, TableLayout};
 
-use crate::artefact::{Artefact, Pieces, Verify};
+use crate::artefact::{Artefact, Mapping, Pieces, Verify, Weights};
 use crate::error::{Class, EngineError};
 use crate::eyes::Eyes;
 use crate::model_file::CheckpointFile;
@@ -36,6 +36,7 @@ pub struct Model {
     /// The vision file beside it.
     pub eyes: Option<Eyes>,
     verify: Verify,
+    weights: Weights,
     path: PathBuf,
     artefact: Option<Artefact>,
 }
@@ -83,8 +84,19 @@ impl Model {
                 long.len()
             )));
         }
-        let (eyes, verify, path) = (None, Verify::default(), path.to_path_buf());
-        Ok(Model { checkpoint, config, vocabulary, template, eyes, verify, path, artefact })
+        let (eyes, path) = (None, path.to_path_buf());
+        let (verify, weights) = (Verify::default(), Weights::default());
+        Ok(Model {
+            checkpoint,
+            config,
+            vocabulary,
+            template,
+            eyes,
+            verify,
+            weights,
+            path,
+            artefact,
+        })
     }
 
     /// The same model with a vision file beside it.
@@ -134,8 +146,13 @@ impl Model {
         let shards = self.checkpoint.shard_count();
         let mut files = match &self.artefact {
             Some(artefact) => {
-                let compiled = Some((artefact.pieces(plan)?, shards));
-                ModelFiles { files: Vec::new(), compiled, verify: self.verify }
+                let pieces = artefact.pieces(plan)?;
+                let mapping = match self.weights {
+                    Weights::Resident => None,
+                    Weights::Mapped => pieces.mapping(),
+                };
+                let compiled = Some((pieces, shards));
+                ModelFiles { files: Vec::new(), compiled, mapping, verify: self.verify }
             }
             None => ModelFiles::open(&self.path, shards)?,
         };
@@ -149,6 +166,12 @@ impl Model {
     #[must_use]
     pub fn verified(self, verify: Verify) -> Model {
         Model { verify, ..self }
+    }
+
+    /// This model, whose weights will be where it is said.
+    #[must_use]
+    pub fn weighted(self, weights: Weights) -> Model {
+        Model { weights, ..self }
     }
 
     /// Whether this is a compiled model.
@@ -180,6 +203,7 @@ pub struct ModelFiles {
     files: Vec<File>,
     /// The compiled constants, and how many files they were made from.
     compiled: Option<(Pieces, usize)>,
+    mapping: Option<Mapping>,
     verify: Verify,
 }
 
@@ -201,7 +225,7 @@ impl ModelFiles {
             })?;
             files.push(file);
         }
-        Ok(ModelFiles { files, compiled: None, verify: Verify::default() })
+        Ok(ModelFiles { files, compiled: None, mapping: None, verify: Verify::default() })
     }
 
     /// Fills a buffer from a byte offset of a file.
@@ -229,6 +253,18 @@ impl ModelFiles {
         let Some((pieces, _)) = &self.compiled else { return Ok(Constant::Elsewhere) };
         let filled = pieces.fill(arena_offset, out, self.verify)?;
         Ok(filled.map_or(Constant::Elsewhere, |()| Constant::Filled))
+    }
+
+    /// The part of a compiled model that is to be mapped over the arena's first bytes.
+    #[must_use]
+    pub fn mapping(&self) -> Option<Mapping> {
+        self.mapping
+    }
+
+    /// The compiled model's open file.
+    #[must_use]
+    pub fn compiled_file(&self) -> Option<&File> {
+        self.compiled.as_ref().map(|(pieces, _)| pieces.file())
     }
 
     /// The files whose page cache is of no use after loading, in shard order: all but a compiled

@@ -183,12 +183,12 @@ impl Runner {
         self.session.record(certified, records);
     }
 
-    /// Makes the arena resident, every lane its share.
+    /// Makes the arena resident from byte `from` on, every lane its share.
     ///
     /// # Errors
     /// A lane that panicked.
-    pub fn prefault(&mut self) -> Result<(), EngineError> {
-        Ok(self.session.prefault()?)
+    pub fn prefault(&mut self, from: usize) -> Result<(), EngineError> {
+        Ok(self.session.prefault(from)?)
     }
 
     /// Ends it; its caches stay for a runner of a larger plan.

@@ -93,7 +93,7 @@ pub fn load(model: &Model, planned: &Planned) -> Result<Runner, EngineError> {
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let certified = CertifiedPlan::new(plan, certificate)?;
     let mut runner = Runner::start(certified, &options, (model.config.vocabulary, window))?;
-    runner.prefault()?;
+    runner.prefault(0)?;
     let files = model.files(plan)?;
     runner.load(&Loader::new(&files, model.vocabulary.as_ref(), None))?;
     Ok(runner)

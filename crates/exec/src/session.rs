@@ -210,14 +210,14 @@ impl Session {
         &self.arena
     }
 
-    /// Makes the arena resident, every lane its share.
+    /// Makes the arena resident from byte `from` on, every lane its share.
     ///
     /// # Errors
     /// A lane that panicked.
-    pub fn prefault(&mut self) -> Result<(), ExecError> {
+    pub fn prefault(&mut self, from: usize) -> Result<(), ExecError> {
         let Session { arena, lanes, .. } = self;
         let populated = lanes.run(&|lane| {
-            arena.prefault_part(lane.index, lane.count());
+            arena.prefault_part(from, lane.index, lane.count());
         });
         populated.map_err(|error| ExecError::System { message: error.to_string() })
     }

@@ -97,17 +97,19 @@ impl Arena {
 
     /// Makes every page resident; contents stay as they are.
     pub fn prefault(&self) -> Prefault {
-        self.prefault_part(0, 1)
+        self.prefault_part(0, 0, 1)
     }
 
-    /// As `prefault`, the `index`-th of so many parts: for threads that do it together.
+    /// As `prefault` for what begins at byte `from`, the `index`-th of so many parts: for threads
+    /// that do it together.
     ///
     /// # Panics
-    /// Unless `index` is below `parts`.
-    pub fn prefault_part(&self, index: usize, parts: usize) -> Prefault {
+    /// Unless `index` is below `parts`, and `from` is a whole page inside.
+    pub fn prefault_part(&self, from: usize, index: usize, parts: usize) -> Prefault {
         assert!(index < parts, "part {index} of {parts}");
-        let share = (self.len_bytes / parts).next_multiple_of(HUGE_PAGE_BYTES);
-        let start = (index * share).min(self.len_bytes);
+        assert!(from <= self.len_bytes && from.is_multiple_of(sys::page_bytes()), "from {from}");
+        let share = ((self.len_bytes - from) / parts).next_multiple_of(HUGE_PAGE_BYTES);
+        let start = (from + index * share).min(self.len_bytes);
         let end = if index + 1 == parts { self.len_bytes } else { start + share };
         let len_bytes = end.min(self.len_bytes) - start;
         // SAFETY: start ≤ len_bytes, so the pointer is inside the mapping or at its end.
@@ -119,6 +121,43 @@ impl Arena {
         // SAFETY: the range is writable, and touching keeps each byte.
         unsafe { sys::touch_pages(base, len_bytes) };
         Prefault::Touched
+    }
+
+    /// Takes the first `len_bytes` out of reach, so that they are neither made resident nor
+    /// locked: pages of a file will come in their place.
+    ///
+    /// # Errors
+    /// `Bound` unless these are whole pages inside, `Call` when the kernel refuses.
+    pub fn withhold(&self, len_bytes: usize) -> Result<(), SystemError> {
+        self.check_first(len_bytes)?;
+        // SAFETY: the range is inside this arena's own mapping, and whoever has pointers into it
+        // is told not to use them before `map_file`.
+        unsafe { sys::withhold(self.base, len_bytes) }
+    }
+
+    /// Puts pages of a file, from byte `at` on, in the place of the first `len_bytes`: to be read,
+    /// and never to be written, by whoever has pointers into them.
+    ///
+    /// # Errors
+    /// `Bound` unless these are whole pages inside, `Call` when the kernel refuses.
+    pub fn map_file(
+        &self,
+        len_bytes: usize,
+        file: &std::fs::File,
+        at: u64,
+    ) -> Result<(), SystemError> {
+        self.check_first(len_bytes)?;
+        // SAFETY: the range is inside this arena's own mapping; what becomes of it is told above.
+        unsafe { sys::map_file(self.base, len_bytes, file, at) }
+    }
+
+    fn check_first(&self, len_bytes: usize) -> Result<(), SystemError> {
+        let whole = len_bytes.is_multiple_of(sys::page_bytes()) && len_bytes <= self.len_bytes;
+        let what = "first bytes of the arena, in whole pages";
+        match whole {
+            true => Ok(()),
+            false => Err(SystemError::Bound { what, bound: self.len_bytes, value: len_bytes }),
+        }
     }
 
     /// Gives the whole pages of a range back: their contents become zero, their memory is free.
@@ -206,7 +245,7 @@ mod tests {
                     (*arena.base(), *last) = (1, 2);
                     arena.prefault();
                     (0..3).for_each(|part| {
-                        arena.prefault_part(part, 3);
+                        arena.prefault_part(0, part, 3);
                     });
                     assert_eq!(*last, 2, "prefaulting keeps contents");
                 }

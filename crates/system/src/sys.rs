@@ -85,6 +85,42 @@ pub(crate) unsafe fn make_writable(base: *mut u8, len_bytes: usize) -> Result<()
     }
 }
 
+/// Takes all access to a range away.
+///
+/// # Safety
+/// `[base, base + len_bytes)` is page-aligned, inside mappings of the caller, and nobody reads or
+/// writes it before it is given access again.
+pub(crate) unsafe fn withhold(base: *mut u8, len_bytes: usize) -> Result<(), SystemError> {
+    // SAFETY: by this function's contract nobody uses the range.
+    match unsafe { libc::mprotect(base.cast(), len_bytes, libc::PROT_NONE) } {
+        0 => Ok(()),
+        _ => Err(failed("mprotect", "a range of the arena", len_bytes)),
+    }
+}
+
+/// Puts pages of a file in the place of a range, for reading.
+///
+/// # Safety
+/// `[base, base + len_bytes)` is page-aligned, inside mappings of the caller, and nobody has used
+/// it; from now on nobody writes it.
+pub(crate) unsafe fn map_file(
+    base: *mut u8,
+    len_bytes: usize,
+    file: &std::fs::File,
+    at: u64,
+) -> Result<(), SystemError> {
+    use std::os::fd::AsRawFd;
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+    let (protection, at) = (libc::PROT_READ, at as libc::off_t);
+    // SAFETY: the range is the caller's own, whose old pages nobody needs.
+    let mapped =
+        unsafe { libc::mmap(base.cast(), len_bytes, protection, flags, file.as_raw_fd(), at) };
+    match mapped == base.cast() {
+        true => Ok(()),
+        false => Err(failed("mmap", "a file in the arena", len_bytes)),
+    }
+}
+
 /// Tells the kernel how a range will be used. Contents do not change.
 ///
 /// # Safety

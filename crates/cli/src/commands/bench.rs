@@ -24,6 +24,7 @@ use dctms_system::process::{FaultScope, faults, reset_peak};
 use dctms_system::processors::{ProcessorPressure, processor_pressure, processors};
 
 use crate::HEAP;
+use crate::commands::compile::weighted;
 use crate::commands::model_path;
 use crate::failure::Failure;
 use crate::machine::{lanes_of, settings};
@@ -145,7 +146,8 @@ fn measured_peaks(args: &BenchArgs) -> Result<Option<Peaks>, EngineError> {
 fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
     let (started, work, earlier, isa, lanes) = {
-        let model = Model::open(&model_path(args.model.as_deref())?)?.verified(args.plan.verify);
+        let path = &model_path(args.model.as_deref())?;
+        let model = weighted(Model::open(path)?, path, &args.plan)?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         let earlier = match &args.compare {
             Some(path) => Some(Earlier::read(path, args, model_name(args))?),

@@ -5,9 +5,11 @@
 //! takes less time to make than to read, and is the same for the compiled model as for the one
 //! it was made from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use dctms_engine::artefact::write::Outline;
+use dctms_engine::artefact::{Verify, Weights};
 use dctms_engine::planning::resolve_bounds;
 use dctms_engine::{Class, EngineError, Model};
 use dctms_system::interrupt::catch_stop_requests;
@@ -48,6 +50,69 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let bytes = outline.write(&prepared.runner, &output)?;
     note(format_args!("dctms: {} written, {:.1} MiB\n", output.display(), mebibytes(bytes)));
     Ok(())
+}
+
+/// An opened model with its weights where the options want them. Weights can be mapped only from a
+/// compiled model: of another file one is made, once, and used again.
+///
+/// # Errors
+/// A compiled model that cannot be made or read.
+pub fn weighted(model: Model, path: &Path, args: &PlanArgs) -> Result<Model, EngineError> {
+    let model = match args.weights {
+        Weights::Mapped if !model.is_compiled() => {
+            let kept = kept_path(&model, path)?;
+            if kept.is_file() {
+                note(format_args!("dctms: weights are mapped from {}\n", kept.display()));
+            } else {
+                make(path, &kept)?;
+            }
+            let mut compiled = Model::open(&kept)?;
+            compiled.eyes = model.eyes;
+            compiled
+        }
+        Weights::Mapped | Weights::Resident => model,
+    };
+    if args.weights == Weights::Mapped && args.verify == Verify::All {
+        let what = "--verify reads every byte of the weights: not with --weights mapped";
+        return Err(EngineError::new(Class::Usage, what));
+    }
+    Ok(model.verified(args.verify).weighted(args.weights))
+}
+
+/// Where the compiled form of a file is kept: named by its header, length and time of change.
+fn kept_path(model: &Model, path: &Path) -> Result<PathBuf, EngineError> {
+    let system = |error: std::io::Error| {
+        EngineError::new(Class::System, format!("{}: {error}", path.display()))
+    };
+    let facts = std::fs::metadata(path).map_err(system)?;
+    let changed = facts.modified().map_err(system)?;
+    let changed = changed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let digest = model.checkpoint.header_sha256_hex();
+    let name = format!("{}-{}-{changed}.dctms", &digest[..16], facts.len());
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let cache = cache.or_else(home).unwrap_or_else(std::env::temp_dir);
+    Ok(cache.join("dctms/compiled").join(name))
+}
+
+/// Compiles in a process of its own, whose memory has its own envelope.
+fn make(path: &Path, kept: &Path) -> Result<(), EngineError> {
+    let failed = |what: String| {
+        EngineError::new(Class::System, format!("compiling {}: {what}", path.display()))
+    };
+    note(format_args!("dctms: compiling {}, once, to map its weights\n", path.display()));
+    if let Some(folder) = kept.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| failed(error.to_string()))?;
+    }
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let mut child = std::process::Command::new(program);
+    child.arg("compile").arg("-m").arg(path).arg("-o").arg(kept).stdin(Stdio::null());
+    // Nothing of this process's output may be the child's.
+    let status = child.stdout(Stdio::null()).status().map_err(|error| failed(error.to_string()))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(failed(status.to_string())),
+    }
 }
 
 /// The options.

@@ -17,6 +17,7 @@ use lexopt::prelude::*;
 
 use crate::HEAP;
 use crate::args::{PlanArgs, UsageError, count, unknown, within};
+use crate::commands::compile::weighted;
 use crate::commands::files::read_at_most;
 use crate::commands::stream::note;
 use crate::commands::{model_path, say};
@@ -166,7 +167,8 @@ fn prepare(args: &EvalArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
     let (started, tokens, bos) = {
         let text_bytes = text_len(&args.text)?;
-        let model = Model::open(&model_path(args.model.as_deref())?)?.verified(args.plan.verify);
+        let path = &model_path(args.model.as_deref())?;
+        let model = weighted(Model::open(path)?, path, &args.plan)?;
         let compile_extra_bytes = HEAP_PER_TEXT_BYTE * text_bytes;
         stage.limit_for(&model, lanes_of(&args.plan)?, compile_extra_bytes)?;
         model.checkpoint.require_complete().map_err(EngineError::from)?;

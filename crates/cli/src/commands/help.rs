@@ -45,6 +45,8 @@ Bounds and machine
   --isa NAME              scalar, avx2 or avx512 (the best of this processor)
   --memory-limit BYTES    the limit that M_max is compared with: 157000000, 512M, 2GB
   --machine FILE          a profile of a machine elsewhere: its memory, lanes, instructions
+  --weights mapped        map the packed weights from a compiled model (made once, in the
+                          cache): less is resident, pages come and go; default resident
   --verify                compare every byte of a compiled model with its checksums
   --activations q8|f32    f32 is for comparing with references
   --mmproj FILE           the vision file of a model that sees

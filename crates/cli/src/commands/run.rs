@@ -28,6 +28,7 @@ use dctms_text::Tokenizer;
 
 use crate::HEAP;
 use crate::advice::{advise, refusal};
+use crate::commands::compile::weighted;
 use crate::commands::stream::note;
 use crate::failure::Failure;
 use crate::machine::{lanes_of, settings};
@@ -96,7 +97,7 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     let (started, prompts, seen) = {
         let vision = args.plan.vision.as_deref();
         let model = images::open_model(&args.model_path()?, vision, &args.images)?;
-        let model = model.verified(args.plan.verify);
+        let model = weighted(model, &args.model_path()?, &args.plan)?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         model.require_complete()?;
         let tiler = model.eyes.as_ref().map(dctms_engine::Eyes::tiler);

@@ -2,9 +2,9 @@
 //! memory.
 //!
 //! ```text
-//! ┌ head ┬ table ┬ headers of the model's files ┬ … ┬ constants, each on a page ┐
-//! │ 96 B │ SHA-256 in the head                   │ pad │ a fast checksum each    │
-//! └──────┴───────────────────────────────────────┴───┴───────────────────────────┘
+//! ┌ head ┬ table ┬ headers of the model's files ┬ … ┬ constants, as in the arena ┐
+//! │ 96 B │ SHA-256 in the head                  │pad│ a fast checksum each       │
+//! └──────┴───────┴──────────────────────────────┴───┴────────────────────────────┘
 //! ```
 //!
 //! A compiled model is opened like the files it was made from: the checkpoint is read from the
@@ -44,8 +44,11 @@ const LAYOUT_BYTES: usize = 32;
 /// Bytes of the head: magic, version, length of what SHA-256 covers, length of the file, layout,
 /// SHA-256.
 const HEAD_BYTES: usize = 96;
-/// Constants begin at multiples of this, so that they can be mapped.
+/// The first constant is at a multiple of this, so that it can be mapped, and the others follow as
+/// they do in the arena.
 const PAGE_BYTES: u64 = 4096;
+/// Alignment of every constant, as of every tensor of the arena.
+const ALIGNMENT: u64 = 64;
 /// Most bytes that SHA-256 covers.
 const COVERED_BYTES_MAX: u64 = 36 << 20;
 /// Most files of a model, most constants, longest name.
@@ -95,6 +98,25 @@ pub enum Verify {
     Headers,
     /// Every byte.
     All,
+}
+
+/// Where weights are while a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// In the arena, locked where that is allowed.
+    #[default]
+    Resident,
+    /// In the page cache of a compiled model, which the kernel may take and bring back.
+    Mapped,
+}
+
+/// Bytes of the file that stand as they are at the arena's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Their offset in the file.
+    pub at: u64,
+    /// How many, in whole pages.
+    pub len_bytes: usize,
 }
 
 impl Artefact {
@@ -205,7 +227,19 @@ struct Piece {
 }
 
 impl Pieces {
-    /// Fills the constant that stands at an arena offset; `None` where the file has none.
+    /// What can be mapped: the weights, in the order and at the distances of the arena, but for
+    /// what the last page shares with something else.
+    #[must_use]
+    pub fn mapping(&self) -> Option<Mapping> {
+        let at = self.pieces.first().filter(|piece| piece.arena_offset == 0)?.at;
+        let alike = |piece: &&Piece| piece.at.checked_sub(at) == Some(piece.arena_offset);
+        let last = self.pieces.iter().take_while(alike).last()?;
+        let len_bytes = ((last.arena_offset + last.len) / PAGE_BYTES * PAGE_BYTES) as usize;
+        (at.is_multiple_of(PAGE_BYTES) && len_bytes > 0).then_some(Mapping { at, len_bytes })
+    }
+
+    /// Fills the constant that stands at an arena offset, or its rest from there on; `None` where
+    /// the file has none.
     ///
     /// # Errors
     /// A file that cannot be read, or bytes that do not have their checksum.
@@ -215,22 +249,28 @@ impl Pieces {
         out: &mut [u8],
         verify: Verify,
     ) -> Result<Option<()>, String> {
-        let found = self.pieces.binary_search_by_key(&(arena_offset as u64), |p| p.arena_offset);
-        let Ok(index) = found else { return Ok(None) };
-        let piece = self.pieces[index];
-        if out.len() as u64 != piece.len {
+        let arena_offset = arena_offset as u64;
+        let after = self.pieces.partition_point(|piece| piece.arena_offset <= arena_offset);
+        let Some(piece) = after.checked_sub(1).map(|index| self.pieces[index]) else {
+            return Ok(None);
+        };
+        let skipped = arena_offset - piece.arena_offset;
+        if skipped >= piece.len {
+            return Ok(None);
+        }
+        if out.len() as u64 != piece.len - skipped {
             return Err(format!("{} bytes are compiled, {} planned", piece.len, out.len()));
         }
         for (index, part) in out.chunks_mut(READ_BYTES).enumerate() {
             if dctms_system::interrupt::stop_requested() {
                 return Err("stopped".to_string());
             }
-            let at = piece.at + (index * READ_BYTES) as u64;
+            let at = piece.at + skipped + (index * READ_BYTES) as u64;
             self.file
                 .read_exact_at(part, at)
                 .map_err(|error| format!("{} bytes at offset {at}: {error}", part.len()))?;
         }
-        if verify == Verify::All && xxh64(out) != piece.checksum {
+        if verify == Verify::All && skipped == 0 && xxh64(out) != piece.checksum {
             let (at, len) = (piece.at, piece.len);
             return Err(format!("{len} bytes at offset {at} do not have their checksum"));
         }
@@ -321,8 +361,8 @@ fn table(covered: &[u8], file_len: u64) -> Result<(Vec<Header>, Vec<ConstantEntr
         let (name, at) = (fields.name()?, fields.number("a constant's offset", u64::MAX)?);
         let len = fields.number("a constant's length", u64::MAX)?;
         let checksum = fields.number("a checksum", u64::MAX)?;
-        if !inside(at, len, covered_len, file_len) || at % PAGE_BYTES != 0 {
-            return Err(format!("{name} at {at} + {len} is outside of the file, or not on a page"));
+        if !inside(at, len, covered_len, file_len) || at % ALIGNMENT != 0 {
+            return Err(format!("{name} at {at} + {len} is outside of the file, or not aligned"));
         }
         constants.push(ConstantEntry { name, at, len, checksum });
     }

@@ -12,8 +12,8 @@ use dctms_ir::Plan;
 
 use super::hash::xxh64;
 use super::{
-    CONSTANTS_MAX, FILES_MAX, HEAD_BYTES, LAYOUT, LAYOUT_BYTES, MAGIC, NAME_BYTES_MAX, PAGE_BYTES,
-    VERSION, digest, loaded_constants,
+    ALIGNMENT, CONSTANTS_MAX, FILES_MAX, HEAD_BYTES, LAYOUT, LAYOUT_BYTES, MAGIC, NAME_BYTES_MAX,
+    PAGE_BYTES, VERSION, digest, loaded_constants,
 };
 use crate::error::{Class, EngineError};
 use crate::runner::Runner;
@@ -26,6 +26,7 @@ const FIXED_HEAP_BYTES: u64 = 96 << 10;
 #[derive(Debug)]
 pub struct Outline {
     headers: Vec<(String, u64, Vec<u8>)>,
+    /// In the order of the arena.
     constants: Vec<(String, dctms_ir::TensorId, u64)>,
 }
 
@@ -47,7 +48,8 @@ impl Outline {
             let bytes = plan.placements[id.index()].bytes;
             (plan.program.tensors[id.index()].name.clone(), id, bytes)
         });
-        let constants: Vec<_> = constants.collect();
+        let mut constants: Vec<_> = constants.collect();
+        constants.sort_by_key(|(_, id, _)| plan.placements[id.index()].offset);
         let names = headers.iter().map(|h| &h.0).chain(constants.iter().map(|c| &c.0));
         let longest = names.map(String::len).max().unwrap_or(0) as u64;
         let (files, count) = (headers.len() as u64, constants.len() as u64);
@@ -95,11 +97,11 @@ impl Outline {
         let mut out = BufWriter::new(File::create(path)?);
         out.write_all(&covered.bytes)?;
         let mut at = covered.bytes.len() as u64;
-        for (_, id, _) in &self.constants {
-            let constant = constant(*id)?;
-            out.write_all(&[0; PAGE_BYTES as usize][..pad(at) as usize])?;
+        for (index, (_, id, _)) in self.constants.iter().enumerate() {
+            let (constant, pad) = (constant(*id)?, pad(index, at));
+            out.write_all(&[0; PAGE_BYTES as usize][..pad as usize])?;
             out.write_all(constant.bytes())?;
-            at += pad(at) + constant.bytes().len() as u64;
+            at += pad + constant.bytes().len() as u64;
         }
         assert_eq!(at, covered.file_len, "the table states what is written");
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
@@ -123,9 +125,9 @@ impl Outline {
             at += bytes.len() as u64;
         }
         numbers_to(&mut table, &[self.constants.len() as u64]);
-        for ((text, _, len), sum) in self.constants.iter().zip(sums) {
+        for (index, ((text, _, len), sum)) in self.constants.iter().zip(sums).enumerate() {
             name_to(&mut table, text);
-            at += pad(at);
+            at += pad(index, at);
             numbers_to(&mut table, &[at, *len, *sum]);
             at += len;
         }
@@ -159,7 +161,8 @@ fn name_to(table: &mut Vec<u8>, text: &str) {
     table.extend(text.as_bytes());
 }
 
-/// Bytes from `at` to the next page.
-fn pad(at: u64) -> u64 {
-    at.next_multiple_of(PAGE_BYTES) - at
+/// Bytes from `at` to where the `index`-th constant may begin.
+fn pad(index: usize, at: u64) -> u64 {
+    let multiple = if index == 0 { PAGE_BYTES } else { ALIGNMENT };
+    at.next_multiple_of(multiple) - at
 }

@@ -19,6 +19,7 @@ use super::mebibytes;
 use super::options::RunArgs;
 use super::progress::Progress;
 use crate::args::UsageError;
+use crate::commands::compile::weighted;
 use crate::commands::stream::note;
 use crate::failure::Failure;
 use crate::machine::{lanes_of, settings};
@@ -44,7 +45,7 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
             return Err(UsageError::Wrong(message).into());
         }
         let model = super::open_model(&args.model_path()?, vision, &[])?;
-        let model = model.verified(args.plan.verify);
+        let model = weighted(model, &args.model_path()?, &args.plan)?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         model.require_complete()?;
         if model.vocabulary.is_none() {
@@ -211,7 +212,8 @@ fn larger_plan(
     tokens: u64,
     identity: &Identity,
 ) -> Result<(Model, PlanSettings, Planned), EngineError> {
-    let model = Model::open(&args.model_path()?)?.verified(args.plan.verify);
+    let path = &args.model_path()?;
+    let model = weighted(Model::open(path)?, path, &args.plan)?;
     if *model.checkpoint.header_sha256() != identity.header_sha256 {
         let message = "the model file is another one than at the start";
         return Err(EngineError::new(Class::File, message));
