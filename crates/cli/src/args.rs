@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use dctms_engine::VisionMode;
 use dctms_engine::artefact::{Verify, Weights};
 use dctms_ir::Dtype;
 use lexopt::prelude::*;
@@ -56,6 +57,8 @@ pub struct PlanArgs {
     pub float_activations: bool,
     /// Vision file.
     pub vision: Option<PathBuf>,
+    /// Which weights are resident when; chosen by what fits if nobody says.
+    pub mode: Option<VisionMode>,
     /// Pictures of a request or a conversation.
     pub max_images: Option<u64>,
     /// Pixels of the largest picture: width, height.
@@ -80,6 +83,7 @@ impl Default for PlanArgs {
             machine: None,
             float_activations: false,
             vision: None,
+            mode: None,
             max_images: None,
             max_image_size: None,
             verify: Verify::Headers,
@@ -129,6 +133,7 @@ impl PlanArgs {
                 }
             }
             "mmproj" => self.vision = Some(PathBuf::from(parser.value()?)),
+            "mode" => self.mode = Some(mode(&text(parser, name)?)?),
             "max-images" => self.max_images = Some(within(count(parser, name)?, name, 1, 64)?),
             "max-image-size" => self.max_image_size = Some(pixels(parser, name)?),
             _ => return Ok(false),
@@ -265,6 +270,11 @@ fn kv_type(value: &str) -> Result<Dtype, UsageError> {
         "q8_0" => Ok(Dtype::Q8_0),
         other => Err(UsageError::Wrong(format!("--kv-type {other}: f16, f32 or q8_0"))),
     }
+}
+
+fn mode(value: &str) -> Result<VisionMode, UsageError> {
+    let known = VisionMode::ALL.into_iter().find(|mode| mode.name() == value);
+    known.ok_or_else(|| UsageError::Wrong(format!("--mode {value}: serial or phase-resident")))
 }
 
 fn isa(value: &str) -> Result<String, UsageError> {

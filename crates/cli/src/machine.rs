@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dctms_engine::planning::{PlanSettings, RuntimeModel};
-use dctms_engine::{Class, EngineError, ImageLimits};
+use dctms_engine::{Class, EngineError, ImageLimits, VisionMode};
 use dctms_ir::plan::Machine;
 use dctms_kernels::isa::Isa;
 use dctms_planner::{Activations, Balance};
@@ -47,6 +47,7 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
         prefill_chunk: args.prefill_chunk,
         logit_rows: 1,
         images: images(args),
+        mode: args.mode.unwrap_or(VisionMode::Serial),
         kv_type: args.kv_type,
         activations: match args.float_activations {
             true => Activations::Float,

@@ -11,6 +11,7 @@ mod commands;
 mod costs;
 mod failure;
 mod machine;
+mod modes;
 mod process;
 mod report;
 mod room;

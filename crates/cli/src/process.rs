@@ -263,7 +263,7 @@ pub fn load(
         // Advice: a kernel that does not take it keeps its cache.
         let _ = dctms_system::output::drop_page_cache(file, 0, 0);
     }
-    drop(files);
+    runner.keep(files);
     dctms_system::footprint::check_footprint(threads)?;
     let seal = dctms_system::seal::seal()?;
     let lanes = threads as u32;

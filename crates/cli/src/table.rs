@@ -3,12 +3,12 @@
 //! Every figure is the plan's own; the lines of the envelope add up to M_max as printed. The text
 //! depends on the plan, the reasons of its bounds and the prices alone.
 
-use dctms_ir::join::label;
 use dctms_ir::plan::Envelope;
 use dctms_ir::{Plan, Residence};
 
 use crate::choice::Choice;
 use crate::costs::{Price, Prices};
+use crate::modes::{self, ModeRow};
 use crate::show::{Align, Columns, grouped, mebibytes, printable, ratio};
 use crate::together;
 
@@ -22,6 +22,8 @@ pub struct Shown<'a> {
     pub prices: &'a Prices,
     /// The envelope of each model in a process of its own; empty for a single model.
     pub alone: &'a [Envelope],
+    /// Both modes of a model with eyes; empty for others.
+    pub modes: &'a [ModeRow],
 }
 
 /// The whole table.
@@ -31,6 +33,9 @@ pub fn text(shown: &Shown<'_>) -> String {
     let mut out = heading(plan);
     section(&mut out, "bounds", &bounds(shown));
     section(&mut out, "envelope", &envelope(plan));
+    if !shown.modes.is_empty() {
+        section(&mut out, modes::TITLE, &modes::text(shown.modes));
+    }
     if !shown.alone.is_empty() {
         section(&mut out, &together::title(plan), &together::text(plan, shown.alone));
     }
@@ -129,9 +134,8 @@ fn section(out: &mut String, title: &str, lines: &str) {
 
 fn heading(plan: &Plan) -> String {
     let mut out = String::new();
-    let several = plan.program.models.len() > 1;
-    for (index, model) in plan.program.models.iter().enumerate() {
-        let label = if several { format!("{} = ", label(index)) } else { String::new() };
+    for (model, label) in plan.program.models.iter().zip(together::labels(plan)) {
+        let label = label.map_or(String::new(), |label| format!("{label} = "));
         let state = match model.file_complete {
             true => "file complete",
             false => "file incomplete (its header is whole: it can be planned, not run)",
@@ -216,6 +220,9 @@ pub fn main_phase(plan: &Plan) -> String {
         if let Some(count) = tensor.phase.and_then(|phase| counts.get_mut(phase.index())) {
             *count += 1;
         }
+    }
+    for (count, phase) in counts.iter_mut().zip(&plan.program.phases) {
+        *count = if phase.is_loading() { 0 } else { *count };
     }
     // The first of equals, as the planner counts.
     let most = counts.iter().max().copied().unwrap_or(0);

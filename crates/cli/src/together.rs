@@ -3,6 +3,8 @@
 //! Each model is planned again as if it had a process of its own, under the same bounds; the joint
 //! plan is compared with the sum of those. Every figure is of a plan.
 
+use std::collections::BTreeSet;
+
 use dctms_engine::EngineError;
 use dctms_engine::planning::{PlanSettings, Together, plan_unverified};
 use dctms_ir::Plan;
@@ -37,7 +39,21 @@ pub fn title(plan: &Plan) -> String {
         true => "one step at a time",
         false => "steps of different models may run at the same time",
     };
-    format!("{} models resident together ({steps})", plan.program.models.len())
+    let count = labels(plan).into_iter().flatten().collect::<BTreeSet<_>>().len();
+    format!("{count} models resident together ({steps})")
+}
+
+/// What stands before the names of each file's tensors in a joint plan; nothing in one of a single
+/// model. A vision file has the label of its model.
+#[must_use]
+pub fn labels(plan: &Plan) -> Vec<Option<String>> {
+    let own = |model: usize| {
+        let tensors = plan.program.tensors.iter();
+        let tensor = tensors.into_iter().find(|tensor| tensor.model as usize == model)?;
+        let is_joint = plan.program.phases.first()?.name.contains(':');
+        tensor.name.split_once(':').filter(|_| is_joint).map(|(label, _)| printable(label))
+    };
+    (0..plan.program.models.len()).map(own).collect()
 }
 
 /// Rows of the comparison: a name, its depth, then bytes of each model alone, of all in processes
@@ -64,8 +80,8 @@ pub fn rows(plan: &Plan, alone: &[Envelope]) -> Vec<(String, usize, Vec<String>)
 
 /// Names of the columns of [`rows`].
 #[must_use]
-pub fn columns(plan: &Plan) -> Vec<String> {
-    let labels = (0..plan.program.models.len()).map(label);
+pub fn columns(alone: &[Envelope]) -> Vec<String> {
+    let labels = (0..alone.len()).map(label);
     labels.chain(["apart", "together", "change"].map(str::to_string)).collect()
 }
 
@@ -73,7 +89,7 @@ pub fn columns(plan: &Plan) -> Vec<String> {
 #[must_use]
 pub fn text(plan: &Plan, alone: &[Envelope]) -> String {
     let mut table = Columns::named();
-    table.row(std::iter::once(String::new()).chain(columns(plan)));
+    table.row(std::iter::once(String::new()).chain(columns(alone)));
     for (name, depth, cells) in rows(plan, alone) {
         let name = format!("{}{name}", "  ".repeat(depth));
         table.row(std::iter::once(name).chain(cells));
@@ -102,11 +118,11 @@ pub fn asked(plan: &Plan) -> String {
     let numbers = [Align::Right; 4];
     let mut table = Columns::new(&[[Align::Left].as_slice(), &numbers, &[Align::Left]].concat());
     table.row(["", "weights", "keys and values", "persistent", "intermediate", ""]);
-    for (index, model) in models.iter().enumerate() {
+    for ((index, model), label) in models.iter().enumerate().zip(labels(plan)) {
         let bytes = |term: Term| grouped(asked_bytes(plan, index, term));
         let cells = Term::ALL.map(bytes);
         let file = printable(&model.file);
-        table.row(std::iter::once(label(index)).chain(cells).chain([file]));
+        table.row(std::iter::once(label.unwrap_or_default()).chain(cells).chain([file]));
     }
     format!("\nwhat each model asks for, bytes:\n{}", table.lines(2).trim_end())
 }

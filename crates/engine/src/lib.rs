@@ -20,8 +20,10 @@ pub mod pictures;
 pub mod planning;
 pub mod runner;
 pub mod session;
+pub mod turns;
 pub mod vocabulary;
 
+pub use dctms_models::VisionMode;
 pub use error::{Class, EngineError};
 pub use eyes::{Eyes, ImageLimits};
 pub use model::{Model, ModelFiles};

@@ -11,13 +11,14 @@ use dctms_exec::Constant;
 use dctms_format::{Checkpoint, ShardName, shard_file_name};
 use dctms_ir::Plan;
 use dctms_ir::program::ModelInfo;
-use dctms_models::{DecoderConfig, read_config};
+use dctms_models::{DecoderConfig, VisionMode, read_config};
 use dctms_text::{Facts, TableLayout};
 
 use crate::artefact::{Artefact, Mapping, Pieces, Verify, Weights};
 use crate::error::{Class, EngineError};
 use crate::eyes::Eyes;
 use crate::model_file::CheckpointFile;
+use crate::planning::mode_of;
 use crate::vocabulary::VocabularyInfo;
 
 /// Longest chat template that is accepted, bytes.
@@ -105,6 +106,11 @@ impl Model {
         Model { eyes: Some(eyes), ..self }
     }
 
+    /// Its header, and its vision file's: in the order that plans name them.
+    pub fn checkpoints(&self) -> impl Iterator<Item = &Checkpoint> {
+        std::iter::once(&self.checkpoint).chain(self.eyes.iter().map(|eyes| &eyes.checkpoint))
+    }
+
     /// Refuses files that are not whole yet.
     ///
     /// # Errors
@@ -149,7 +155,10 @@ impl Model {
                 let pieces = artefact.pieces(plan)?;
                 let mapping = match self.weights {
                     Weights::Resident => None,
-                    Weights::Mapped => pieces.mapping(),
+                    // What others are loaded over cannot be a file's pages.
+                    Weights::Mapped => {
+                        pieces.mapping().filter(|_| mode_of(plan) == VisionMode::Serial)
+                    }
                 };
                 let compiled = Some((pieces, shards));
                 ModelFiles { files: Vec::new(), compiled, mapping, verify: self.verify }

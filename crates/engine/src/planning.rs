@@ -4,7 +4,7 @@
 use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::{Dtype, Program};
-use dctms_models::{BuildOptions, VisionMode, VisionPart, build_program_with_vision};
+use dctms_models::{BuildOptions, VisionMode, VisionPart, build_program_with_vision, phases};
 use dctms_planner::{Activations, Balance, PlanOptions};
 use dctms_verifier::Certificate;
 
@@ -31,6 +31,8 @@ pub struct PlanSettings {
     pub logit_rows: u64,
     /// Pictures, where the model has eyes.
     pub images: ImageLimits,
+    /// Which weights are resident when, where the model has eyes.
+    pub mode: VisionMode,
     /// Type of keys and values.
     pub kv_type: Dtype,
     /// Path of the products.
@@ -211,7 +213,7 @@ const HEAP_PER_IMAGE_BYTES: u64 = 512;
 ///
 /// # Errors
 /// Any defect of the model, or bounds that make no sense.
-pub fn program(model: &Model, bounds: &Bounds) -> Result<Program, EngineError> {
+pub fn program(model: &Model, bounds: &Bounds, mode: VisionMode) -> Result<Program, EngineError> {
     let (tokenizer_bytes, vocabulary) = match &model.vocabulary {
         Some(vocabulary) => {
             let range = vocabulary.info.range();
@@ -232,7 +234,7 @@ pub fn program(model: &Model, bounds: &Bounds) -> Result<Program, EngineError> {
         config: &eyes.config,
         first_file: model.checkpoint.shard_count() as u32,
         patches_max: eyes.config.patches_max(),
-        mode: VisionMode::Serial,
+        mode,
     });
     let mut program = build_program_with_vision(&file, &model.config, &options, part.as_ref())?;
     program.models.push(model.info());
@@ -265,7 +267,7 @@ pub fn plan_unverified(
     settings: &PlanSettings,
     bounds: &Bounds,
 ) -> Result<Plan, EngineError> {
-    let programs = programs(resident, bounds)?;
+    let programs = programs(resident, bounds, settings.mode)?;
     let runtime = &settings.runtime;
     let options = PlanOptions {
         bounds: bounds.clone(),
@@ -289,21 +291,35 @@ pub fn plan_unverified(
     Ok(dctms_planner::plan_together(&programs, resident.steps(), &options)?)
 }
 
-fn programs(resident: &dyn Resident, bounds: &Bounds) -> Result<Vec<Program>, EngineError> {
-    resident.models().into_iter().map(|model| program(model, bounds)).collect()
+fn programs(
+    resident: &dyn Resident,
+    bounds: &Bounds,
+    mode: VisionMode,
+) -> Result<Vec<Program>, EngineError> {
+    resident.models().into_iter().map(|model| program(model, bounds, mode)).collect()
 }
 
-/// The legalised program that a plan with these bounds, lanes and products is made for.
+/// Which weights are resident when, as a plan's phases show it.
+#[must_use]
+pub fn mode_of(plan: &Plan) -> VisionMode {
+    let is_load = |name: &str| name.rsplit(':').next() == Some(phases::LOAD_VISION);
+    match plan.program.phases.iter().any(|phase| is_load(&phase.name)) {
+        true => VisionMode::PhaseResident,
+        false => VisionMode::Serial,
+    }
+}
+
+/// The legalised program that a plan with these bounds, mode, lanes and products is made for.
 ///
 /// # Errors
 /// Any defect of a model, or bounds or lanes that make no sense.
 pub fn legal_program(
     resident: &dyn Resident,
-    bounds: &Bounds,
+    (bounds, mode): (&Bounds, VisionMode),
     lanes: u32,
     activations: Activations,
 ) -> Result<Program, EngineError> {
-    let programs = programs(resident, bounds)?;
+    let programs = programs(resident, bounds, mode)?;
     Ok(dctms_planner::legal(&programs, resident.steps(), lanes, activations)?)
 }
 

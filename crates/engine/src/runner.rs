@@ -16,7 +16,9 @@ use dctms_models::names;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
+use crate::model::ModelFiles;
 use crate::planning::PENALTY_WINDOW;
+use crate::turns::{Reloads, Turn, Turns};
 
 /// Marks a token of a prompt that is no token: the rest of its bits are a row of the pictures'
 /// embeddings.
@@ -54,6 +56,8 @@ pub struct Runner {
     dims: Dims,
     host: HostTensors,
     eyes: Option<SeeingTensors>,
+    /// Where weights come and go.
+    turns: Option<Turns>,
     bounds: Bounds,
     vocabulary: usize,
     window: u32,
@@ -149,6 +153,7 @@ impl Runner {
         };
         Ok(Runner {
             eyes,
+            turns: Turns::of(&plan.program),
             phases: Phases {
                 load: phase("load")?,
                 prefill: phase("prefill")?,
@@ -225,6 +230,27 @@ impl Runner {
         Ok(self.session.load(self.phases.load, host)?)
     }
 
+    /// Keeps the files open where weights come and go; closes them where all stay.
+    pub fn keep(&mut self, files: ModelFiles) {
+        if let Some(turns) = &mut self.turns {
+            turns.keep(files);
+        }
+    }
+
+    /// What loading weights again took so far; nothing where all stay.
+    #[must_use]
+    pub fn reloads(&self) -> Option<Reloads> {
+        self.turns.as_ref().map(Turns::reloads)
+    }
+
+    /// Makes a set of weights resident, if it is not.
+    fn take_turn(&mut self, turn: Turn) -> Result<(), EngineError> {
+        match &mut self.turns {
+            Some(turns) => turns.take(turn, &mut self.session),
+            None => Ok(()),
+        }
+    }
+
     /// The tokeniser's tables, once loaded.
     #[must_use]
     pub fn tokenizer_tables(&self) -> Option<ConstantBytes> {
@@ -266,7 +292,9 @@ impl Runner {
                 self.session.set_dim(dim, u64::from(value))?;
             }
         }
-        Ok(self.session.run(eyes.phase)?)
+        let phase = eyes.phase;
+        self.take_turn(Turn::Vision)?;
+        Ok(self.session.run(phase)?)
     }
 
     /// A constant, once loaded.
@@ -301,6 +329,7 @@ impl Runner {
             self.session.integers_mut(self.host.rows)[0] = part.len() as u32 - 1;
             self.session.set_dim(self.dims.tokens, part.len() as u64)?;
             self.session.set_dim(self.dims.rows, 1)?;
+            self.take_turn(Turn::Text)?;
             let ran = self.session.run_unless(self.phases.prefill, &self.interrupt)?;
             if ran == Ran::Interrupted {
                 return Ok(Prefilled::Stopped { done });
@@ -342,6 +371,7 @@ impl Runner {
             assert!(index < tokens.len(), "row {index} of {} tokens", tokens.len());
             *target = index as u32;
         }
+        self.take_turn(Turn::Text)?;
         let ran = self.session.run_unless(self.phases.prefill, &self.interrupt)?;
         self.rows = rows;
         Ok(match ran {
@@ -368,6 +398,7 @@ impl Runner {
         self.session.set_dim(self.dims.segments, segments(0))?;
         self.session.set_dim(self.dims.window_segments, segments(self.window))?;
         self.place(steps.len(), |index| steps[index]);
+        self.take_turn(Turn::Text)?;
         self.session.run(self.phases.decode)?;
         self.rows = steps.len();
         Ok(())

@@ -13,6 +13,7 @@ use dctms_exec::{CertifiedPlan, ConstantBytes, SessionOptions};
 use dctms_ir::Dtype;
 use dctms_ir::plan::{Machine, Plan};
 use dctms_kernels::isa::Isa;
+use dctms_models::VisionMode;
 use dctms_planner::{Activations, Balance};
 use dctms_system::arena::ArenaPages;
 use dctms_system::lanes::LanesConfig;
@@ -56,6 +57,7 @@ pub fn library_settings(heap_bytes: u64) -> Result<PlanSettings, EngineError> {
         prefill_chunk: PREFILL_CHUNK_TOKENS,
         logit_rows: 1,
         images: ImageLimits::default(),
+        mode: VisionMode::Serial,
         kv_type: Dtype::F16,
         activations: Activations::Quantised,
         machine: Machine {
@@ -96,6 +98,7 @@ pub fn load(model: &Model, planned: &Planned) -> Result<Runner, EngineError> {
     runner.prefault(0)?;
     let files = model.files(plan)?;
     runner.load(&Loader::new(&files, model.vocabulary.as_ref(), None))?;
+    runner.keep(files);
     Ok(runner)
 }
 

@@ -337,9 +337,10 @@ fn add_workspace(program: &mut Program, lanes: u32) -> Result<(), PlanError> {
                 false => 1,
             };
             let name = format!("{}.{}.workspace", program.phases[phase].name, operation.name);
+            let model = program.tensor(operation.outputs[0]).model;
             let id = program.add_tensor(Tensor {
                 name,
-                model: 0,
+                model,
                 dtype: Dtype::U8,
                 shape: vec![Size::Const(shards), Size::Const(bytes)],
                 size: Size::Const(shards * bytes),

@@ -53,7 +53,7 @@ pub fn colour(
             placements[*id].buffer = Some(buffer as u32);
             sum = sum.saturating_add(placements[*id].bytes);
         }
-        if members.len() as u64 > summary.logical_tensors {
+        if !phase.is_loading() && members.len() as u64 > summary.logical_tensors {
             summary = Summary {
                 logical_tensors: members.len() as u64,
                 physical_buffers: (buffers.len() - base) as u64,

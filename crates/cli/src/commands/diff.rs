@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use dctms_engine::planning::mode_of;
 use dctms_ir::plan::{Bounds, Plan};
 use dctms_ir::tensor::Term;
 use dctms_ir::{Residence, Tensor, json};
@@ -103,6 +104,8 @@ fn causes(old: &Plan, new: &Plan) -> Vec<Change> {
         words.to_string()
     };
     add("steps of different models", steps(old), steps(new));
+    let mode = |plan: &Plan| mode_of(plan).name().to_string();
+    add("vision mode", mode(old), mode(new));
     for ((what, old), (_, new)) in bounds(&old.bounds).into_iter().zip(bounds(&new.bounds)) {
         add(what, old, new);
     }

@@ -1,6 +1,7 @@
 //! SHA-256 of a model's files, read once from front to back through a small window.
 
-use dctms_engine::{Class, EngineError, Model};
+use dctms_engine::{Class, EngineError};
+use dctms_format::Checkpoint;
 use sha2::{Digest, Sha256};
 
 use crate::machine::hexadecimal;
@@ -12,8 +13,7 @@ const WINDOW_BYTES: usize = 256 << 10;
 ///
 /// # Errors
 /// Class `File`: a file that cannot be read.
-pub fn of_files(model: &Model) -> Result<String, EngineError> {
-    let checkpoint = &model.checkpoint;
+pub fn of_files(checkpoint: &Checkpoint) -> Result<String, EngineError> {
     let mut hash = Sha256::new();
     let mut window = vec![0; WINDOW_BYTES];
     for shard in 0..checkpoint.shard_count() {

@@ -22,7 +22,7 @@ dctms: language models inside a memory envelope that is proven before they run
 
 Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
   --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
-  --mmproj FILE --max-images N --max-image-size WxH
+  --mmproj FILE --max-images N --max-image-size WxH --mode serial|phase-resident
   plan alone: --fit BYTES --chat --json --html FILE --hash -o FILE
 
 Runs: -p TEXT, -f FILE, --prompt-ids FILE or --prompts FILE.jsonl; without, a conversation on
@@ -52,6 +52,8 @@ Bounds and machine
   --mmproj FILE           the vision file of a model that sees
   --max-images N          pictures of a request or conversation (1)
   --max-image-size WxH    pixels of the largest picture (1024x1024); larger ones are refused
+  --mode NAME             serial: the weights of both files stay; phase-resident: each set is
+                          loaded when its turn comes (serial, unless only the other fits)
 ";
 
 const PLAN: &str = "\
@@ -126,7 +128,7 @@ dctms compile MODEL.gguf -o MODEL.dctms     packed weights in a file that loads 
 ";
 
 const VERIFY: &str = "\
-dctms verify PLAN.json [--model FILE]…
+dctms verify PLAN.json [--model FILE [--mmproj FILE]]…
 
 Checks every rule of a plan that comes from disk; with --model, also that it is a plan of that
 model. Exit code 2 with the violations.

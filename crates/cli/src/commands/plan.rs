@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dctms_engine::planning::{self, PlanSettings, Together};
-use dctms_engine::{Class, EngineError};
+use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::join::Steps;
 use dctms_ir::limits::LANES_MAX;
 use dctms_ir::{Plan, json};
@@ -22,10 +22,11 @@ use super::{diff, model_path, say};
 use crate::HEAP;
 use crate::advice::{advise, refusal};
 use crate::args::{PlanArgs, UsageError, bytes, unknown};
-use crate::choice::{Wish, choose};
+use crate::choice::Wish;
 use crate::costs::{Prices, prices};
 use crate::failure::Failure;
 use crate::machine::settings;
+use crate::modes;
 use crate::report;
 use crate::room::{Growth, for_conversation};
 use crate::show::grouped;
@@ -70,17 +71,29 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let resident = open(&words)?;
     let settings = settings_of(&words, &limited(&words), &resident)?;
     let wish = words.fit.map_or(Wish::Asked, |_| Wish::Fit(settings.machine.memory_bytes));
-    let (choice, mut plan) = choose(&resident, &settings, &words.given, wish)?;
+    let asked = (wish, words.plan.mode);
+    let (planned, modes) = modes::pick(&resident, &settings, &words.given, asked)?;
+    let modes::Planned { settings, choice, mut plan } = planned;
     if words.hash {
-        for (info, model) in plan.program.models.iter_mut().zip(&resident.models) {
-            info.sha256 = Some(super::hash::of_files(model)?);
-        }
+        hash_files(&mut plan, &resident)?;
     }
     planning::certify(&plan)?;
     let prices = prices_of(&words, &resident, &settings, &plan)?;
     let alone = together::alone(&resident, &settings, &plan)?;
-    print(&words, &Shown { plan: &plan, choice: &choice, prices: &prices, alone: &alone })?;
+    let (alone, modes) = (alone.as_slice(), modes.as_slice());
+    let shown = Shown { plan: &plan, choice: &choice, prices: &prices, alone, modes };
+    print(&words, &shown)?;
     verdict(&words, &resident, &settings, &plan)
+}
+
+/// Writes the digests of all files into a plan: a model's, then its vision file's.
+fn hash_files(plan: &mut Plan, resident: &Together) -> Result<(), EngineError> {
+    let mut infos = plan.program.models.iter_mut();
+    for checkpoint in resident.models.iter().flat_map(Model::checkpoints) {
+        let digest = super::hash::of_files(checkpoint)?;
+        infos.next().into_iter().for_each(|info| info.sha256 = Some(digest.clone()));
+    }
+    Ok(())
 }
 
 /// Opens the models that the words name: the default one when they name none.
@@ -191,7 +204,7 @@ fn prices_of(
     let lanes = plan.machine.lanes + 1;
     let more_lanes = match lanes as usize <= LANES_MAX {
         true => {
-            let args = PlanArgs { lanes: Some(lanes), ..limited(words) };
+            let args = PlanArgs { lanes: Some(lanes), mode: Some(now.mode), ..limited(words) };
             Some(settings_of(words, &args, resident)?)
         }
         false => None,

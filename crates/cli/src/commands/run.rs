@@ -32,6 +32,7 @@ use crate::commands::compile::weighted;
 use crate::commands::stream::note;
 use crate::failure::Failure;
 use crate::machine::{lanes_of, settings};
+use crate::modes;
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
 
 pub use images::open_model;
@@ -117,6 +118,7 @@ fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
             false => settings,
         };
         let bounds = resolve_bounds(&model, &settings, Some(longest.max(1)))?;
+        let settings = modes::of_run(&model, settings, &bounds, args.plan.mode)?;
         let settings = match args.trace {
             Some(_) => traced(&model, settings, &bounds)?,
             None => settings,
@@ -303,6 +305,7 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
     let mut report = Report {
         sequences: &sequences,
         pictures: &pictures,
+        reloads: prepared.runner.reloads(),
         timing: &mut timing,
         tokenizer: tokenizer.as_ref(),
         envelope: &prepared.envelope,
@@ -314,6 +317,14 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
         options: &options,
     };
     sink.finish(&mut report)?;
+    if let (Format::Text, Some(reloads)) = (args.format, prepared.runner.reloads()) {
+        note(format_args!(
+            "dctms: weights loaded {} times for their turn: {:.1} MiB in {:.3} s\n",
+            reloads.count,
+            mebibytes(reloads.bytes),
+            reloads.seconds
+        ));
+    }
     if let (Some((path, file)), Some(trace)) = (timeline, prepared.runner.session().trace()) {
         trace::write(trace, prepared.lanes, file, path)?;
     }

@@ -5,9 +5,9 @@
 //! computes what its own graph says; with one, the graph is built again from the file's header,
 //! with the plan's bounds and lanes, and compared field by field.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use dctms_engine::planning::{Together, legal_program, plan_unverified};
+use dctms_engine::planning::{Together, legal_program, mode_of, plan_unverified};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::join::Steps;
 use dctms_ir::op::OpKind;
@@ -18,6 +18,7 @@ use lexopt::prelude::*;
 
 use super::compare::differences;
 use super::files::{named, note, open_reading_heap, read_plan};
+use super::run::open_model;
 use super::{claims, hash, say};
 use crate::HEAP;
 use crate::args::{PlanArgs, UsageError, unknown};
@@ -34,7 +35,7 @@ const LINES_MAX: usize = 50;
 /// Usage; a file that is no plan, or a plan that breaks a rule or is of another model (exit
 /// code 2).
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
-    let (path, models) = parse(parser)?;
+    let (path, models, vision) = parse(parser)?;
     open_reading_heap()?;
     let _scope = HEAP.scope(Region::Compile);
     let plan = read_plan(&path)?;
@@ -55,7 +56,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
         paths => {
             let names: Vec<String> = paths.iter().map(|path| named(path)).collect();
             let names = names.join(" and ");
-            let found = against_models(&plan, paths)?;
+            let found = against_models(&plan, paths, vision.as_deref())?;
             if !found.is_empty() {
                 let what = format!("{} is not a plan of {names}", named(&path));
                 return Err(refuse(&what, &found));
@@ -73,18 +74,25 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     ))
 }
 
-fn parse(parser: &mut lexopt::Parser) -> Result<(PathBuf, Vec<PathBuf>), UsageError> {
-    let (mut path, mut models) = (None, Vec::new());
+/// The plan, the models, and the first one's vision file.
+type Words = (PathBuf, Vec<PathBuf>, Option<PathBuf>);
+
+fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
+    let (mut path, mut models, mut vision) = (None, Vec::new(), None);
     while let Some(argument) = parser.next()? {
         match argument {
             Value(value) if path.is_none() => path = Some(PathBuf::from(value)),
+            Long("mmproj") => vision = Some(PathBuf::from(parser.value()?)),
             Long("model") => models.push(PathBuf::from(parser.value()?)),
             other @ (Value(_) | Long(_) | Short(_)) => return Err(unknown(&other)),
         }
     }
     let path =
         path.ok_or_else(|| UsageError::Wrong("verify PLAN.json [--model FILE]…".to_string()))?;
-    Ok((path, models))
+    if vision.is_some() && models.is_empty() {
+        return Err(UsageError::Wrong("--mmproj goes with --model".to_string()));
+    }
+    Ok((path, models, vision))
 }
 
 fn refuse(what: &str, lines: &[String]) -> Failure {
@@ -100,12 +108,20 @@ fn refuse(what: &str, lines: &[String]) -> Failure {
 }
 
 /// What of the plan is not as the models' files have it.
-fn against_models(plan: &Plan, paths: &[PathBuf]) -> Result<Vec<String>, EngineError> {
+fn against_models(
+    plan: &Plan,
+    paths: &[PathBuf],
+    vision: Option<&Path>,
+) -> Result<Vec<String>, EngineError> {
     let steps = match plan.program.flow.overlap.is_empty() {
         true => Steps::Exclusive,
         false => Steps::Overlapping,
     };
-    let models = paths.iter().map(|path| Model::open(path)).collect::<Result<_, _>>()?;
+    let open = |(index, path): (usize, &PathBuf)| {
+        // A vision file is for the first, as when it was planned.
+        open_model(path, vision.filter(|_| index == 0), &[])
+    };
+    let models = paths.iter().enumerate().map(open).collect::<Result<_, _>>()?;
     let resident = Together { models, steps };
     // Bounds or lanes that make no program are the plan's defect, not the command's.
     let mut built = match rebuilt(plan, &resident) {
@@ -113,9 +129,10 @@ fn against_models(plan: &Plan, paths: &[PathBuf]) -> Result<Vec<String>, EngineE
         Err(error) => return Ok(vec![format!("no program has the plan's bounds: {error}")]),
     };
     let stated = plan.program.models.iter().map(|info| info.sha256.is_some());
-    for ((info, model), stated) in built.models.iter_mut().zip(&resident.models).zip(stated) {
+    let files = resident.models.iter().flat_map(Model::checkpoints);
+    for ((info, file), stated) in built.models.iter_mut().zip(files).zip(stated) {
         if stated {
-            info.sha256 = Some(hash::of_files(model)?);
+            info.sha256 = Some(hash::of_files(file)?);
         }
     }
     let mut found = differences(&plan.program, &built);
@@ -130,6 +147,10 @@ fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, 
         lanes: Some(plan.machine.lanes),
         isa: Some(plan.machine.isa.clone()),
         memory_limit: Some(plan.machine.memory_bytes),
+        mode: Some(mode_of(plan)),
+        // No graph says how large pictures may be: at least so much is needed for any.
+        max_images: Some(plan.bounds.max_images.max(1)),
+        max_image_size: Some((1, 1)),
         ..PlanArgs::default()
     };
     let own = plan_unverified(resident, &settings(&args)?, &plan.bounds)?.envelope;
@@ -153,7 +174,8 @@ fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, 
 
 /// The legalised program of the models with a plan's bounds and lanes.
 fn rebuilt(plan: &Plan, resident: &Together) -> Result<Program, EngineError> {
-    legal_program(resident, &plan.bounds, plan.machine.lanes, activations(plan))
+    let shape = (&plan.bounds, mode_of(plan));
+    legal_program(resident, shape, plan.machine.lanes, activations(plan))
 }
 
 /// Which path of the products a plan takes: seen from its operations.

@@ -9,9 +9,9 @@ mod html;
 
 use std::fmt::Write as _;
 
-use dctms_ir::join::label;
 use dctms_ir::json;
 
+use crate::modes;
 use crate::show::{grouped, mebibytes, ratio};
 use crate::table::{
     Shown, bounds_rows, envelope_rows, main_phase, price_rows, reduction, synchronisation_rows,
@@ -45,6 +45,7 @@ pub fn page(shown: &Shown<'_>) -> String {
     bounds_section(&mut out, shown);
     prices_section(&mut out, shown);
     out.push_str("</div>\n</div>\n");
+    modes_section(&mut out, shown);
     together_section(&mut out, shown);
     out.push_str(EXPLORER);
     out.push_str("<noscript><p>The arena and the lanes are drawn by a script.</p></noscript>\n");
@@ -80,9 +81,8 @@ fn title(shown: &Shown<'_>) -> String {
 fn heading(out: &mut String, shown: &Shown<'_>, title: &str) {
     let plan = shown.plan;
     let _ = writeln!(out, "<h1>{title}</h1>");
-    let several = plan.program.models.len() > 1;
-    for (index, model) in plan.program.models.iter().enumerate() {
-        let label = if several { format!("{} = ", label(index)) } else { String::new() };
+    for (model, label) in plan.program.models.iter().zip(together::labels(plan)) {
+        let label = label.map_or(String::new(), |label| format!("{label} = "));
         let complete = if model.file_complete { "file complete" } else { "file incomplete" };
         let _ = writeln!(
             out,
@@ -164,11 +164,23 @@ fn prices_section(out: &mut String, shown: &Shown<'_>) {
     end(out);
 }
 
+fn modes_section(out: &mut String, shown: &Shown<'_>) {
+    if shown.modes.is_empty() {
+        return;
+    }
+    table(out, "modes", modes::TITLE, &modes::COLUMNS);
+    for row in modes::cells(shown.modes) {
+        let texts: Vec<(&str, &str)> = row[1..].iter().map(|text| (text.as_str(), "n")).collect();
+        cells(out, &row[0], &texts);
+    }
+    end(out);
+}
+
 fn together_section(out: &mut String, shown: &Shown<'_>) {
     if shown.alone.is_empty() {
         return;
     }
-    let names = together::columns(shown.plan);
+    let names = together::columns(shown.alone);
     let names: Vec<&str> =
         std::iter::once("Bytes").chain(names.iter().map(String::as_str)).collect();
     table(out, "together", &together::title(shown.plan), &names);

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use dctms_format::{Checkpoint, Source};
 use dctms_ir::Plan;
 use dctms_ir::op::OpKind;
+use dctms_models::phases;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
@@ -198,8 +199,10 @@ impl Artefact {
 /// The constants of a plan that loading computes from the first `files` files; a vision file comes
 /// after them. The tokeniser's tables are none: those are made from the header.
 fn loaded_constants(plan: &Plan, files: usize) -> impl Iterator<Item = dctms_ir::TensorId> + '_ {
-    let load = plan.program.phase_named("load").map(|id| &plan.program.phases[id.index()]);
-    let ops = load.into_iter().flat_map(|phase| &phase.ops);
+    // Where weights come and go, the decoder's have a phase of their own.
+    let loads = [phases::LOAD, phases::LOAD_TEXT].into_iter();
+    let loads = loads.filter_map(|name| plan.program.phase_named(name));
+    let ops = loads.flat_map(|id| &plan.program.phases[id.index()].ops);
     ops.filter(move |op| match &op.kind {
         OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => (source.file as usize) < files,
         OpKind::LoadRopeFrequencies { .. } => true,

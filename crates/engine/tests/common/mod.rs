@@ -60,6 +60,7 @@ impl Setup {
             prefill_chunk: self.chunk,
             logit_rows: self.rows,
             images: dctms_engine::ImageLimits::default(),
+            mode: dctms_engine::VisionMode::Serial,
             kv_type: self.kv,
             activations: self.activations,
             machine: Machine {

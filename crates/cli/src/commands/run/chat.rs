@@ -23,6 +23,7 @@ use crate::commands::compile::weighted;
 use crate::commands::stream::note;
 use crate::failure::Failure;
 use crate::machine::{lanes_of, settings};
+use crate::modes;
 use crate::process::{self, CompileStage, HeapLimit, Prepared, Started};
 use crate::room::{ChatRoom, Growth, for_conversation, template_bytes};
 
@@ -53,6 +54,8 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
             return Err(EngineError::new(Class::File, message).into());
         }
         let settings = chat_settings(args, &model)?;
+        let bounds = resolve_bounds(&model, &settings, None)?;
+        let settings = modes::of_run(&model, settings, &bounds, args.plan.mode)?;
         let planned = first_plan(args, &model, &settings)?;
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
         let identity = Identity {

@@ -9,6 +9,7 @@ use dctms_engine::EngineError;
 use dctms_engine::eyes::Placed;
 use dctms_engine::generation::{Control, GenerationOptions, LogitsDigest, Sequence, Timing};
 use dctms_engine::pictures::EncodeTimes;
+use dctms_engine::turns::Reloads;
 use dctms_ir::plan::Envelope;
 use dctms_system::heap::Region;
 use dctms_system::interrupt::stop_requested;
@@ -74,6 +75,8 @@ pub struct Report<'a> {
     pub sequences: &'a [Sequence],
     /// Pictures, and what encoding each took.
     pub pictures: &'a [(Placed, EncodeTimes)],
+    /// What loading weights again took, where they come and go.
+    pub reloads: Option<Reloads>,
     /// Times.
     pub timing: &'a mut Timing,
     /// Tokeniser, when there is one.
@@ -148,6 +151,13 @@ impl Report<'_> {
         });
         self.json_times(out);
         self.json_pictures(out);
+        if let Some(Reloads { count, bytes, seconds }) = self.reloads {
+            let _ = write!(
+                out,
+                ",\"reloads\":{{\"count\":{count},\"bytes\":{bytes},\"ms\":{:.3}}}",
+                seconds * 1000.0
+            );
+        }
         self.json_memory(out)?;
         out.bytes(b",\"logits_sha256\":");
         match self.options.digest {

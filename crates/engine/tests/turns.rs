@@ -1,0 +1,86 @@
+//! A model with eyes through the runner: the same logits whether both weight sets stay or each is
+//! loaded when its turn comes, over several pictures and answers; and files that fail.
+
+use std::path::{Path, PathBuf};
+
+use dctms_engine::planning::{PlanSettings, plan, resolve_bounds};
+use dctms_engine::runner::{IMAGE_ROW, Step};
+use dctms_engine::session::{library_settings, load};
+use dctms_engine::{Eyes, Model, Runner, VisionMode};
+use sha2::{Digest, Sha256};
+
+const NAMES: [&str; 2] = ["vision-idefics3", "vision-lfm2"];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+}
+
+fn start(name: &str, mode: VisionMode) -> Runner {
+    let text = Model::open(&fixture(&format!("{name}-text-f16.gguf"))).expect("a model");
+    let eyes = Eyes::open(&fixture(&format!("{name}-mmproj-f16.gguf"))).expect("a vision file");
+    let model = text.with_eyes(eyes);
+    let library = library_settings(1 << 20).expect("a machine");
+    let settings = PlanSettings {
+        max_input_tokens: Some(512),
+        max_output_tokens: Some(8),
+        prefill_chunk: 32,
+        mode,
+        ..library
+    };
+    let bounds = resolve_bounds(&model, &settings, None).expect("bounds");
+    let planned = plan(&model, &settings, &bounds).expect("a plan");
+    load(&model, &planned).expect("loaded")
+}
+
+/// A tile of some colour, a prompt that holds it, one more token.
+fn turn(runner: &mut Runner, name: &str, (colour, position): (u8, u32), hash: &mut Sha256) -> u32 {
+    let eyes = Eyes::open(&fixture(&format!("{name}-mmproj-f16.gguf"))).expect("a vision file");
+    let config = &eyes.config;
+    let side = (config.image_size / config.patch) as u32;
+    let merge = config.merge as u32;
+    let side = side / merge * merge;
+    let tokens = side * side / (merge * merge);
+    let bytes = (side * side) as usize * (config.patch * config.patch * 3) as usize;
+    let tile = (bytes, [side, side], tokens);
+    runner.encode_tile(tile, 0, |pixels| pixels.fill(colour)).expect("encoded");
+    let rows = (0..tokens).map(|row| row | IMAGE_ROW);
+    let prompt: Vec<u32> = [1, 2].into_iter().chain(rows).chain([3]).collect();
+    runner.prefill(0, &prompt, position, &mut |_| true).expect("read");
+    runner.hash_logits(0, hash);
+    let position = position + prompt.len() as u32;
+    runner.decode(&[Step { slot: 0, token: 5, position }]).expect("decoded");
+    runner.hash_logits(0, hash);
+    position + 1
+}
+
+#[test]
+fn one_answer_in_both_modes() {
+    for name in NAMES {
+        let digest = |mode: VisionMode| {
+            let mut runner = start(name, mode);
+            let mut hash = Sha256::new();
+            let position = turn(&mut runner, name, (30, 0), &mut hash);
+            turn(&mut runner, name, (200, position), &mut hash);
+            (hash.finalize().to_vec(), runner.reloads())
+        };
+        let (serial, none) = digest(VisionMode::Serial);
+        let (resident, reloads) = digest(VisionMode::PhaseResident);
+        assert_eq!(serial, resident, "{name}");
+        assert_eq!(none, None, "{name}");
+        let reloads = reloads.expect("weights that come and go");
+        // Encoder, decoder, encoder, decoder.
+        assert_eq!(reloads.count, 4, "{name}");
+        assert!(reloads.bytes > 0 && reloads.seconds > 0.0, "{name}");
+    }
+}
+
+/// A text alone asks for one set, once.
+#[test]
+fn text_alone_loads_the_decoder_once() {
+    let mut runner = start(NAMES[0], VisionMode::PhaseResident);
+    assert_eq!(runner.reloads().expect("turns").count, 0);
+    for position in [0, 4] {
+        runner.prefill(0, &[1, 2, 3, 4], position, &mut |_| true).expect("read");
+    }
+    assert_eq!(runner.reloads().expect("turns").count, 1);
+}
