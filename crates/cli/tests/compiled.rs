@@ -36,8 +36,12 @@ fn a_compiled_model_answers_like_its_file_and_takes_as_much() {
     // Plans name the file that it was made from, so they are the same, digest and all.
     let plan = |model: &Path| dctms("plan --json").arg(model).run().stdout;
     assert_eq!(plan(&path), plan(&fixture(MODEL)));
-    let report = dctms("bench --json --prompt-tokens 8 --gen-tokens 2 --repetitions 1").arg(&path);
-    assert!(report.json().integer("m_max_bytes") > 0);
+    // And reports of the one can be compared with reports of the other.
+    let bench = "bench --json --prompt-tokens 8 --gen-tokens 2 --repetitions 1";
+    let old = dctms(bench).arg(fixture(MODEL)).run().stdout;
+    let old = folder.file("old.json", old);
+    let report = dctms(bench).arg(&path).arg("--compare").arg(&old).json();
+    assert!(report.value["now_by_earlier"]["peak_bytes"].as_f64().expect("a ratio") > 0.0);
 }
 
 #[test]

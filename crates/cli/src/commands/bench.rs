@@ -42,7 +42,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     catch_stop_requests()?;
     let peaks = measured_peaks(&args)?;
     let started = Instant::now();
-    let Ready { mut prepared, work, earlier, isa, lanes } = prepare(&args)?;
+    let Ready { mut prepared, name, work, earlier, isa, lanes } = prepare(&args)?;
     let load_s = started.elapsed().as_secs_f64();
     let settings = args.bench_settings();
     let mut samples = Samples::new(&settings);
@@ -60,7 +60,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let after = faults(FaultScope::Process);
     result?;
     let report = Report {
-        model: model_name(&args),
+        model: &name,
         args: &args,
         settings: &settings,
         isa,
@@ -108,6 +108,8 @@ impl Pressure {
 /// A loaded model and what the plan says of the work.
 struct Ready {
     prepared: Prepared,
+    /// File name of the model; a compiled one has that of the file it was made from.
+    name: String,
     work: Work,
     earlier: Option<Earlier>,
     isa: &'static str,
@@ -145,12 +147,12 @@ fn measured_peaks(args: &BenchArgs) -> Result<Option<Peaks>, EngineError> {
 /// Everything before the first token: plan, certify, map, load.
 fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
-    let (started, work, earlier, isa, lanes) = {
+    let (started, name, work, earlier, isa, lanes) = {
         let path = &model_path(args.model.as_deref())?;
         let model = weighted(Model::open(path)?, path, &args.plan)?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
         let earlier = match &args.compare {
-            Some(path) => Some(Earlier::read(path, args, model_name(args))?),
+            Some(path) => Some(Earlier::read(path, args, model.checkpoint.file_name(0))?),
             None => None,
         };
         let bench = args.bench_settings();
@@ -167,14 +169,9 @@ fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
         let isa = Isa::from_name(&machine.isa).map_or("unknown", Isa::name);
         let lanes = machine.lanes;
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
-        (started, work, earlier, isa, lanes)
+        let name = stage.lasting(|| model.checkpoint.file_name(0).to_string());
+        (started, name, work, earlier, isa, lanes)
     };
     stage.close()?;
-    Ok(Ready { prepared: process::load(started, None)?, work, earlier, isa, lanes })
-}
-
-/// The file's name without its folder.
-fn model_name(args: &BenchArgs) -> &str {
-    let name = args.model.as_deref().and_then(std::path::Path::file_name);
-    name.and_then(std::ffi::OsStr::to_str).unwrap_or("default")
+    Ok(Ready { prepared: process::load(started, None)?, name, work, earlier, isa, lanes })
 }
