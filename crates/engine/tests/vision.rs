@@ -249,6 +249,33 @@ fn one_answer_whichever_weights_are_resident() {
     }
 }
 
+/// What a vision file adds to a plan is its weights, its buffers and, where a tile needs more room
+/// than a step of text, the difference: nothing else.
+#[test]
+fn the_plan_accounts_for_every_byte_of_the_encoder() {
+    for name in NAMES {
+        let case = Case::open(&fixtures(), name);
+        let text = case.folder.join(case.json["text_file"].as_str().expect("a name"));
+        let setup = setup(&case);
+        let alone = vision::text_plan(&text, &setup).envelope;
+        let plan = VisionRun::start(&text, &case.folder.join(case.files()[1]), &setup, &[]).plan;
+        let known = |name: &str| name.starts_with("io.vision.") || name == "io.image_rows";
+        let buffers: u64 = (plan.program.tensors.iter().zip(&plan.placements))
+            .filter(|(tensor, _)| known(&tensor.name) || tensor.name == "vision.images")
+            .map(|(_, placement)| placement.bytes.next_multiple_of(64))
+            .sum();
+        let both = &plan.envelope;
+        assert_eq!(both.weights - alone.weights, weights(&plan, 1), "{name}");
+        assert_eq!(both.kv, alone.kv, "{name}");
+        // The last of the lasting regions is filled up to where the transients end on a page.
+        let filling = both.persistent.abs_diff(alone.persistent + buffers);
+        assert!(filling <= 2 * 4096, "{name}: {filling} bytes that nothing explains");
+        assert!(both.intermediate >= alone.intermediate, "{name}");
+        let terms = both.weights + both.kv + both.persistent + both.intermediate;
+        assert_eq!(both.total, terms, "{name}");
+    }
+}
+
 /// Bytes of a model's weights.
 fn weights(plan: &dctms_ir::Plan, model: u32) -> u64 {
     let tensors = plan.program.tensors.iter().zip(&plan.placements);
@@ -256,7 +283,8 @@ fn weights(plan: &dctms_ir::Plan, model: u32) -> u64 {
     own.map(|(_, placement)| placement.bytes).sum()
 }
 
-/// The true configurations, quantised weights with activations in f32: `scripts/make_vision_fixtures.py --real DIRECTORY`, then this with
+/// The true configurations, quantised weights with activations in f32:
+/// `scripts/make_vision_fixtures.py --real DIRECTORY`, then this with
 /// `DCTMS_VISION_REAL=DIRECTORY`.
 #[test]
 #[ignore = "needs the files that scripts/make_vision_fixtures.py --real makes"]

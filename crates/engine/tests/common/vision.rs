@@ -76,22 +76,8 @@ impl VisionRun {
         let eyes = Checkpoint::open(vision).expect("a vision file");
         let file = CheckpointFile(&eyes);
         let config = read_vision_config(&file).unwrap_or_else(|error| panic!("{error}"));
-        let bounds = Bounds {
-            max_input_tokens: setup.context.0,
-            max_output_tokens: setup.context.1,
-            sequences: 1,
-            prefill_chunk: setup.chunk,
-            logit_rows: 1,
-            kv_type: Dtype::F32,
-            max_images: 1,
-            max_image_tokens: setup.image_tokens,
-        };
-        let options = BuildOptions {
-            bounds: bounds.clone(),
-            tokenizer_bytes: 0,
-            vocabulary: (0, 0),
-            penalty_window: 64,
-        };
+        let options = build_options(setup);
+        let bounds = options.bounds.clone();
         let patches_max = config.patches_max();
         let part = VisionPart {
             file: &file,
@@ -226,6 +212,35 @@ fn make_external(program: &mut Program, name: &str) {
     let tensor = &mut program.tensors[id.index()];
     (tensor.residence, tensor.term) = (Residence::External, Term::Persistent);
     tensor.phase = None;
+}
+
+/// The plan of the text model alone, under the same bounds.
+pub fn text_plan(text: &Path, setup: &VisionSetup) -> Plan {
+    let text = Model::open(text).expect("a text model");
+    let options = build_options(setup);
+    let decoder = CheckpointFile(&text.checkpoint);
+    let mut program = build_program_with_vision(&decoder, &text.config, &options, None)
+        .unwrap_or_else(|error| panic!("{error}"));
+    program.models = vec![text.info()];
+    plan(&program, options.bounds, setup)
+}
+
+fn build_options(setup: &VisionSetup) -> BuildOptions {
+    BuildOptions {
+        bounds: Bounds {
+            max_input_tokens: setup.context.0,
+            max_output_tokens: setup.context.1,
+            sequences: 1,
+            prefill_chunk: setup.chunk,
+            logit_rows: 1,
+            kv_type: Dtype::F32,
+            max_images: 1,
+            max_image_tokens: setup.image_tokens,
+        },
+        tokenizer_bytes: 0,
+        vocabulary: (0, 0),
+        penalty_window: 64,
+    }
 }
 
 fn plan(program: &Program, bounds: Bounds, setup: &VisionSetup) -> Plan {
