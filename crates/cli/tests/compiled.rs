@@ -36,6 +36,8 @@ fn a_compiled_model_answers_like_its_file_and_takes_as_much() {
     // Plans name the file that it was made from, so they are the same, digest and all.
     let plan = |model: &Path| dctms("plan --json").arg(model).run().stdout;
     assert_eq!(plan(&path), plan(&fixture(MODEL)));
+    let inspected = |model: &Path| dctms("inspect --json").arg(model).run().stdout;
+    assert_eq!(inspected(&path), inspected(&fixture(MODEL)));
     // And reports of the one can be compared with reports of the other.
     let bench = "bench --json --prompt-tokens 8 --gen-tokens 2 --repetitions 1";
     let old = dctms(bench).arg(fixture(MODEL)).run().stdout;

@@ -6,7 +6,6 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use dctms_engine::EngineError;
 use dctms_format::{Checkpoint, Scalar, Tensor, Value as Datum, ValueType};
 use dctms_system::heap::Region;
 use lexopt::prelude::*;
@@ -34,7 +33,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let path = model_path(path.as_deref())?;
     open_reading_heap()?;
     let _scope = HEAP.scope(Region::Compile);
-    let checkpoint = Checkpoint::open(&path).map_err(EngineError::from)?;
+    let checkpoint = dctms_engine::artefact::checkpoint(&path)?;
     say(&if json { as_json(&checkpoint) } else { as_text(&checkpoint) })
 }
 

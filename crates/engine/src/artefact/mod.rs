@@ -101,6 +101,17 @@ pub enum Verify {
     All,
 }
 
+/// The checkpoint of a model file or of a compiled model.
+///
+/// # Errors
+/// As [`Checkpoint::open`] and [`Artefact::open`].
+pub fn checkpoint(path: &Path) -> Result<Checkpoint, EngineError> {
+    match Artefact::open(path)? {
+        Some(artefact) => artefact.checkpoint(),
+        None => Ok(Checkpoint::open(path)?),
+    }
+}
+
 /// Where weights are while a model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
