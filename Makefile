@@ -9,12 +9,17 @@ MODELS := .cache/models
 MODEL  := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 PROMPT ?= Name three primary colours.
 
-.PHONY: run test build lint docs unit plans models clean
+.PHONY: run demo-vision test build lint docs unit plans models clean
 .DELETE_ON_ERROR:
 
 run: $(MODEL) build
 	$(DCTMS) plan $(MODEL) --max-input 2048 --max-output 256
 	$(DCTMS) run $(MODEL) -p "$(PROMPT)"
+
+# A model that sees: builds its vision file from two packages, then asks about twelve pictures.
+demo-vision: $(MODEL) build
+	$(PYTHON) scripts/vision_demo.py build
+	$(PYTHON) scripts/vision_demo.py ask $(DCTMS) $(MODEL)
 
 test: lint docs models unit plans
 
