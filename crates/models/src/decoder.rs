@@ -3,6 +3,8 @@
 //! Believes a checked [`DecoderConfig`]. Writes logical operations only: how they are fused,
 //! quantised or cut is for the planner. It must not know metadata keys.
 
+mod pass;
+
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
 use dctms_ir::op::{AttentionShape, Epilogue, OpKind};
@@ -16,6 +18,8 @@ use crate::encoder::{self, Images, VisionMode, VisionPart};
 use crate::error::ModelError;
 use crate::file::Lookup;
 use crate::options::BuildOptions;
+
+use pass::Pass;
 
 /// Names of what the host exchanges with a program.
 pub mod names {
@@ -371,7 +375,7 @@ fn host_buffers(
 }
 
 /// Writes the operations of one pass. `rows` is the number of tokens whose logits are wanted;
-/// `None` for all of them.
+/// `None` for all of them. What follows the last layer's attention is of those tokens only.
 fn forward(
     builder: &mut Builder,
     config: &DecoderConfig,
@@ -405,18 +409,17 @@ fn forward(
         let table = if layer.local { local_rope } else { rope };
         let mut pass =
             Pass { builder, config, host, phase, tokens, prefix: format!("blk.{index}") };
-        x = pass.attention(layer, x, table);
+        let mut mixed = pass.attention(layer, x, table);
+        if let (Some(rows), true) = (rows, index + 1 == weights.layers.len()) {
+            // Behind the last caches nothing meets another token any more.
+            pass.tokens = rows;
+            mixed = pass.select("attn_rows", mixed, attention_features(config));
+            x = pass.select("rows", x, config.hidden);
+        }
+        x = pass.attention_residual(layer, x, mixed);
         x = pass.feed_forward(layer, x);
     }
-    let rows = match rows {
-        None => tokens,
-        Some(rows) => {
-            let picked = builder.activation(phase, "rows", config.hidden, rows);
-            builder.op(phase, "rows", OpKind::SelectRows, &[x, host.rows], &[picked]);
-            x = picked;
-            rows
-        }
-    };
+    let rows = rows.unwrap_or(tokens);
     let normed = builder.activation(phase, "output_norm", config.hidden, rows);
     let epsilon = config.epsilon;
     builder.op(
@@ -429,6 +432,11 @@ fn forward(
     let kind =
         OpKind::MatMul { rows: config.vocabulary, cols: config.hidden, epilogue: Epilogue::Store };
     builder.op(phase, "output", kind, &[normed, weights.output], &[host.logits]);
+}
+
+/// Features of all query heads.
+fn attention_features(config: &DecoderConfig) -> u64 {
+    u64::from(config.heads) * u64::from(config.head_dim)
 }
 
 fn rope_table(
@@ -455,118 +463,6 @@ fn rope_table(
     let kind = OpKind::RopeTable { magnitude: rope.magnitude };
     builder.op(phase, name, kind, &[host.positions, frequencies], &[table]);
     table
-}
-
-/// One layer of one pass.
-struct Pass<'a> {
-    builder: &'a mut Builder,
-    config: &'a DecoderConfig,
-    host: &'a HostBuffers,
-    phase: PhaseId,
-    tokens: &'a Size,
-    prefix: String,
-}
-
-impl Pass<'_> {
-    fn step(&mut self, part: &str, kind: OpKind, inputs: &[TensorId], features: u64) -> TensorId {
-        let name = format!("{}.{part}", self.prefix);
-        let output = self.builder.activation(self.phase, &name, features, self.tokens);
-        self.builder.op(self.phase, &name, kind, inputs, &[output]);
-        output
-    }
-
-    fn norm(&mut self, part: &str, x: TensorId, weight: TensorId) -> TensorId {
-        let kind = OpKind::RmsNorm { epsilon: self.config.epsilon };
-        self.step(part, kind, &[x, weight], self.config.hidden)
-    }
-
-    fn matmul(&mut self, part: &str, x: TensorId, w: TensorId, rows: u64, cols: u64) -> TensorId {
-        let kind = OpKind::MatMul { rows, cols, epilogue: Epilogue::Store };
-        self.step(part, kind, &[x, w], rows)
-    }
-
-    /// Bias, head norm and rotation of projected queries or keys.
-    fn heads(
-        &mut self,
-        part: &str,
-        mut value: TensorId,
-        (bias, norm): (Option<TensorId>, Option<TensorId>),
-        table: TensorId,
-        heads: u32,
-    ) -> TensorId {
-        let head_dim = self.config.head_dim;
-        let features = u64::from(heads) * u64::from(head_dim);
-        if let Some(bias) = bias {
-            value = self.step(&format!("{part}_bias"), OpKind::BiasAdd, &[value, bias], features);
-        }
-        if let Some(norm) = norm {
-            let kind = OpKind::HeadNorm { epsilon: self.config.epsilon, head_dim };
-            value = self.step(&format!("{part}_norm"), kind, &[value, norm], features);
-        }
-        let rope = &self.config.rope;
-        let kind = OpKind::Rope { style: rope.style, head_dim, rotary_dim: rope.rotary_dim };
-        self.step(&format!("{part}_rope"), kind, &[value, table], features)
-    }
-
-    fn attention(&mut self, layer: &LayerWeights, x: TensorId, table: TensorId) -> TensorId {
-        let config = self.config;
-        let [q_bias, k_bias, v_bias] = match layer.biases {
-            Some(biases) => biases.map(Some),
-            None => [None; 3],
-        };
-        let normed = self.norm("attn_norm", x, layer.attn_norm);
-        let kv_features = u64::from(config.kv_heads) * u64::from(config.head_dim);
-        let q_features = u64::from(config.heads) * u64::from(config.head_dim);
-        // The three products stand together and what works on their heads follows, so that one
-        // synchronisation point serves all three where heads and tiles are cut differently.
-        let q = self.matmul("attn_q", normed, layer.q, q_features, config.hidden);
-        let k = self.matmul("attn_k", normed, layer.k, kv_features, config.hidden);
-        let mut v = self.matmul("attn_v", normed, layer.v, kv_features, config.hidden);
-        let q = self.heads("attn_q", q, (q_bias, layer.q_norm), table, config.heads);
-        let k = self.heads("attn_k", k, (k_bias, layer.k_norm), table, config.kv_heads);
-        if let Some(bias) = v_bias {
-            v = self.step("attn_v_bias", OpKind::BiasAdd, &[v, bias], kv_features);
-        }
-        let (positions, slots) = (self.host.positions, self.host.slots);
-        let name = format!("{}.kv_append", self.prefix);
-        self.builder.op(
-            self.phase,
-            &name,
-            OpKind::KvAppend(layer.shape),
-            &[k, v, positions, slots],
-            &[layer.keys, layer.values],
-        );
-        let operands = [q, layer.keys, layer.values, positions, slots];
-        let mixed = self.step("attn", OpKind::Attention(layer.shape), &operands, q_features);
-        let out = self.matmul("attn_output", mixed, layer.attn_output, config.hidden, q_features);
-        self.residual("attn_residual", x, out, layer.post_attention_norm)
-    }
-
-    fn feed_forward(&mut self, layer: &LayerWeights, x: TensorId) -> TensorId {
-        let config = self.config;
-        let (hidden, ff) = (config.hidden, config.feed_forward);
-        let normed = self.norm("ffn_norm", x, layer.ffn_norm);
-        let gate = self.matmul("ffn_gate", normed, layer.gate, ff, hidden);
-        let up = self.matmul("ffn_up", normed, layer.up, ff, hidden);
-        let kind = OpKind::GatedMul(config.activation);
-        let gated = self.step("ffn_act", kind, &[gate, up], ff);
-        let out = self.matmul("ffn_down", gated, layer.down, hidden, ff);
-        self.residual("ffn_residual", x, out, layer.post_ffn_norm)
-    }
-
-    fn residual(
-        &mut self,
-        part: &str,
-        x: TensorId,
-        branch: TensorId,
-        post_norm: Option<TensorId>,
-    ) -> TensorId {
-        let branch = match post_norm {
-            Some(weight) => self.norm(&format!("{part}_norm"), branch, weight),
-            None => branch,
-        };
-        self.step(part, OpKind::Add, &[x, branch], self.config.hidden)
-    }
 }
 
 fn sampling(
