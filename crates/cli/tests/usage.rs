@@ -28,7 +28,8 @@ fn commands() {
             assert!(output.stdout.contains(line), "{line}");
         }
     }
-    for command in ["run", "plan", "eval", "bench", "verify", "inspect", "pack", "synth"] {
+    for command in ["run", "plan", "eval", "bench", "verify", "inspect", "pack", "synth", "compile"]
+    {
         for words in
             [format!("{command} --help"), format!("{command} -h x"), format!("help {command}")]
         {

@@ -134,7 +134,7 @@ impl CompileArgs {
                 Long(name) => {
                     let name = name.to_string();
                     if !plan.take(&name, parser)? {
-                        return Err(UsageError::Wrong(format!("unknown option --{name}")));
+                        return Err(unknown(&Long(&name)));
                     }
                 }
                 Value(value) if model.is_none() => model = Some(PathBuf::from(value)),
