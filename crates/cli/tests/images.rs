@@ -1,0 +1,83 @@
+//! Pictures from outside: who may not see, and files that are no pictures or too large ones.
+//!
+//! The tiny models have no tokeniser, and need none: all of this is refused before a prompt is
+//! read.
+
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+}
+
+fn picture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/vision/pictures").join(name)
+}
+
+/// Runs the program; gives its code and standard error.
+fn refused(words: &[&str]) -> (i32, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_dctms"))
+        .args(words)
+        .output()
+        .expect("the program");
+    let code = output.status.code().expect("an exit code");
+    (code, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn see(image: &Path, more: &[&str]) -> (i32, String) {
+    let text = fixture("vision-lfm2-text-f16.gguf");
+    let eyes = fixture("vision-lfm2-mmproj-f16.gguf");
+    let [text, eyes, image] = [&text, &eyes, image].map(|path| path.to_str().expect("a name"));
+    let mut words = vec!["run", text, "--mmproj", eyes, "--image", image, "-p", "what?"];
+    words.extend(more);
+    refused(&words)
+}
+
+#[test]
+fn a_text_model_is_said_to_be_blind() {
+    let text = fixture("llama-f16.gguf");
+    let image = picture("te_canon_056.png");
+    let (code, said) = refused(&[
+        "run",
+        text.to_str().expect("a name"),
+        "--image",
+        image.to_str().expect("a name"),
+        "-p",
+        "what?",
+    ]);
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("is a text model and cannot see") && said.contains("--mmproj"), "{said}");
+}
+
+#[test]
+fn a_picture_over_the_bound_is_refused_with_both_numbers() {
+    let (code, said) = see(&picture("te_canon_056.png"), &["--max-image-size", "100x200"]);
+    assert_eq!(code, 4, "{said}");
+    assert!(said.contains("224x224") && said.contains("200"), "{said}");
+}
+
+#[test]
+fn files_that_are_no_pictures_are_refused() {
+    let (code, said) = see(&fixture("README.md"), &[]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("README.md: no picture"), "{said}");
+    let (code, said) = see(Path::new("/nowhere.png"), &[]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("/nowhere.png: cannot read the picture"), "{said}");
+    let folder = std::env::temp_dir();
+    let (code, said) = see(&folder, &[]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("no file"), "{said}");
+}
+
+#[test]
+fn sizes_and_numbers_of_pictures_are_checked() {
+    for (words, part) in [
+        (["--max-image-size", "0x5"], "pixels are expected"),
+        (["--max-image-size", "99999"], "16384 an edge"),
+        (["--max-images", "0"], "1 to 64"),
+    ] {
+        let (code, said) = see(&picture("te_canon_056.png"), &words);
+        assert_eq!(code, 64, "{said}");
+        assert!(said.contains(part), "{said}");
+    }
+}
