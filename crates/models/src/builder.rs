@@ -39,6 +39,18 @@ impl Builder {
         phase
     }
 
+    /// Logits are a buffer that the host may look at any time; where weights come and go, only
+    /// until the next weights are loaded.
+    #[must_use]
+    pub fn residence_of_logits(&self) -> Residence {
+        match self.weights.1 {
+            Residence::Carried => Residence::Carried,
+            Residence::Constant | Residence::External | Residence::State | Residence::Transient => {
+                Residence::External
+            }
+        }
+    }
+
     /// Adds an operation of one output to a phase.
     pub fn op(
         &mut self,

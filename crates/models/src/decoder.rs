@@ -368,7 +368,7 @@ fn host_buffers(
             Dtype::F32,
             [tiles, rows, TILE].map(Size::Const).to_vec(),
             Size::Const(tiles * rows * TILE * 4),
-            (Residence::External, Term::Persistent),
+            (builder.residence_of_logits(), Term::Persistent),
         ),
         images: None,
     }

@@ -1,8 +1,8 @@
-//! Weights that come and go: sets that a phase loads, that some phases need, and that are loaded
-//! again when their turn comes once more.
+//! Carried values: weights that come and go, and what is kept from one step to another. A phase
+//! writes them, some phases need them, and they are written again when their turn comes once more.
 //!
-//! Weights with the same phases of need are one set. Two sets may stand on the same bytes if no
-//! phase needs both: what is needed is what a later phase reads before it is loaded anew. Each set
+//! Those with the same phases of need are one set. Two sets may stand on the same bytes if no
+//! phase needs both: what is needed is what a later phase reads before it is written anew. Each set
 //! is one block; blocks that may not share stand one above the other.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use crate::error::PlanError;
 use crate::place::block_starts;
 use crate::witness::needed_later;
 
-/// Where such weights stand, from the start of their region.
+/// Where such values stand, from the start of their region.
 #[derive(Default)]
 pub struct Passing {
     /// Offset of each.
@@ -27,14 +27,16 @@ pub struct Passing {
     pub ends: Vec<u64>,
     /// End of the last one.
     pub bytes: u64,
-    /// Bytes that some weight stands on: all but the gaps of alignment.
+    /// Bytes that one of them stands on: all but the gaps of alignment.
     pub covered_bytes: u64,
+    /// Bytes of those that a weight stands on.
+    pub weight_bytes: u64,
 }
 
-/// Whether a tensor is a weight that does not stay.
+/// Whether a tensor lives across phases and yet does not stay.
 #[must_use]
 pub fn comes_and_goes(tensor: &Tensor) -> bool {
-    tensor.residence == Residence::Carried && tensor.term == Term::Weights
+    tensor.residence == Residence::Carried
 }
 
 /// Lays them out.
@@ -51,7 +53,7 @@ pub fn lay_out(program: &Program, placements: &[Placement]) -> Result<Passing, P
     let aligned = |id: &TensorId| placements[id.index()].bytes.next_multiple_of(ALIGNMENT_BYTES);
     let blocks: Vec<u64> = sets.iter().map(|(_, ids)| ids.iter().map(aligned).sum()).collect();
     if blocks.iter().sum::<u64>() > dctms_pack::limits::ARENA_BYTES_MAX {
-        return Err(PlanError::Overflow { tensor: "weights that come and go".to_string() });
+        return Err(PlanError::Overflow { tensor: "carried values".to_string() });
     }
     let mut apart = Vec::new();
     for (index, (phases, _)) in sets.iter().enumerate() {
@@ -70,11 +72,14 @@ pub fn lay_out(program: &Program, placements: &[Placement]) -> Result<Passing, P
         }
         passing.bytes = passing.bytes.max(end);
     }
-    passing.covered_bytes = covered(&passing.offsets, placements);
+    passing.covered_bytes = covered(passing.offsets.iter(), placements);
+    let is_weight = |id: &TensorId| program.tensor(*id).term == Term::Weights;
+    let weights = passing.offsets.iter().filter(|(id, _)| is_weight(id));
+    passing.weight_bytes = covered(weights, placements);
     Ok(passing)
 }
 
-/// Such weights by the phases that need them.
+/// Such values by the phases that need them.
 fn sets(program: &Program) -> Result<BTreeMap<BTreeSet<PhaseId>, Vec<TensorId>>, PlanError> {
     let mut needs: BTreeMap<TensorId, BTreeSet<PhaseId>> = BTreeMap::new();
     let mut read: BTreeSet<TensorId> = BTreeSet::new();
@@ -106,10 +111,13 @@ fn sets(program: &Program) -> Result<BTreeMap<BTreeSet<PhaseId>, Vec<TensorId>>,
     Ok(sets)
 }
 
-/// Bytes under at least one of the weights.
-fn covered(offsets: &BTreeMap<TensorId, u64>, placements: &[Placement]) -> u64 {
+/// Bytes under at least one of these.
+fn covered<'a>(
+    offsets: impl Iterator<Item = (&'a TensorId, &'a u64)>,
+    placements: &[Placement],
+) -> u64 {
     let span = |(id, start): (&TensorId, &u64)| (*start, start + placements[id.index()].bytes);
-    let mut spans: Vec<(u64, u64)> = offsets.iter().map(span).collect();
+    let mut spans: Vec<(u64, u64)> = offsets.map(span).collect();
     spans.sort_unstable();
     let (mut bytes, mut until) = (0, 0);
     for (start, end) in spans {

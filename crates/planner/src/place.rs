@@ -1,9 +1,9 @@
 //! Where every tensor stands in the arena.
 //!
-//! Layout: `[weights][keys and values][persistent][weights that come and go | transients]`.
+//! Layout: `[weights][keys and values][persistent][carried | transients]`.
 //!
-//! The first three never share a byte. In the last region stand, from below, weights that some
-//! phases load again and that are live only round a part of the flow ([`crate::passing`]); and from
+//! The first three never share a byte. In the last region stand, from below, carried values (weights
+//! that phases load again among them), live only round a part of the flow ([`crate::passing`]); from
 //! above, the transients of each phase, packed on their own: at the very end, or below those of
 //! phases that may run at the same time. The region is as long as the worst phase needs for both.
 //! Inside a phase two tensors may share bytes only if one *precedes* the other (every access of one
@@ -65,8 +65,9 @@ pub fn place(
     // The page padding stands before the region, so that its span is exactly what it needs.
     let arena_bytes = (end + region_bytes).next_multiple_of(PAGE_BYTES);
     let region = arena_bytes - region_bytes;
-    *regions.entry(Term::Persistent).or_insert(0) += region - end;
-    *regions.entry(Term::Weights).or_insert(0) += passing.covered_bytes;
+    let kept_bytes = passing.covered_bytes - passing.weight_bytes;
+    *regions.entry(Term::Persistent).or_insert(0) += region - end + kept_bytes;
+    *regions.entry(Term::Weights).or_insert(0) += passing.weight_bytes;
     regions.insert(Term::Intermediate, region_bytes - passing.covered_bytes);
     for (id, offset) in &passing.offsets {
         placements[id.index()].offset = Some(region + offset);
