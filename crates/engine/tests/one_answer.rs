@@ -231,35 +231,35 @@ fn sampled_tokens_do_not_depend_on_company() {
     }
 }
 
-/// Real models, shortly: the scalar code would take minutes.
+/// Real models, shortly: the scalar code would take minutes, and so would many loads.
 #[test]
 fn smollm2() {
-    check_real("SmolLM2-135M-Instruct.Q4_1.gguf", &[Dtype::F16, Dtype::Q8_0]);
+    check_real("SmolLM2-135M-Instruct.Q4_1.gguf");
 }
 
 /// K-quants, windows, and heads of 256.
 #[test]
 fn gemma3() {
-    check_real("gemma-3-270m-q4_k_m.gguf", &[Dtype::F16, Dtype::Q8_0]);
+    check_real("gemma-3-270m-q4_k_m.gguf");
 }
 
-fn check_real(file: &str, kv_types: &[Dtype]) {
+fn check_real(file: &str) {
     let Some(model) = real(file) else { return };
-    let tokens = token_ids(3, 32, model.config.vocabulary);
-    let prompt = 23;
-    for kv in kv_types {
+    let tokens = token_ids(3, 24, model.config.vocabulary);
+    let prompt = 18;
+    for kv in [Dtype::F16, Dtype::Q8_0] {
         let setup =
-            |chunk: u64, lanes: u32| Setup { chunk, rows: chunk, lanes, kv: *kv, ..Setup::new(64) };
+            |chunk: u64, lanes: u32| Setup { chunk, rows: chunk, lanes, kv, ..Setup::new(64) };
         let base = setup(32, 2);
         let expected = alone(&model, &base, &tokens, prompt);
-        for (chunk, lanes) in [(1, 3), (7, 1)] {
-            let rows = alone(&model, &setup(chunk, lanes), &tokens, prompt);
-            assert_same(&expected, &rows, &format!("chunk {chunk}, {lanes} lanes"), &base);
+        let isa = Isa::from_name("avx2").unwrap_or(base.isa);
+        let rows = alone(&model, &Setup { isa, ..setup(7, 3) }, &tokens, prompt);
+        assert_same(&expected, &rows, "chunk 7, 3 lanes, avx2", &base);
+        if kv == Dtype::Q8_0 {
+            continue;
         }
-        if let Some(isa) = Isa::from_name("avx2") {
-            let rows = alone(&model, &Setup { isa, ..setup(32, 2) }, &tokens, prompt);
-            assert_same(&expected, &rows, "avx2", &base);
-        }
+        let rows = alone(&model, &setup(1, 1), &tokens, prompt);
+        assert_same(&expected, &rows, "chunk 1, 1 lane", &base);
         // Beside another sequence, which decodes in the same steps.
         let mut runner = Setup { sequences: 2, ..setup(7, 2) }.start(&model);
         let mut rows = Vec::new();
