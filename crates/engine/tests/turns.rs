@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use dctms_engine::planning::{PlanSettings, plan, resolve_bounds};
 use dctms_engine::runner::{IMAGE_ROW, Step};
 use dctms_engine::session::{library_settings, load};
-use dctms_engine::{Eyes, Model, Runner, VisionMode};
+use dctms_engine::{Class, Eyes, Model, Runner, VisionMode};
 use sha2::{Digest, Sha256};
 
 const NAMES: [&str; 2] = ["vision-idefics3", "vision-lfm2"];
@@ -16,8 +16,12 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn start(name: &str, mode: VisionMode) -> Runner {
+    start_with(name, &fixture(&format!("{name}-mmproj-f16.gguf")), mode)
+}
+
+fn start_with(name: &str, eyes: &Path, mode: VisionMode) -> Runner {
     let text = Model::open(&fixture(&format!("{name}-text-f16.gguf"))).expect("a model");
-    let eyes = Eyes::open(&fixture(&format!("{name}-mmproj-f16.gguf"))).expect("a vision file");
+    let eyes = Eyes::open(eyes).expect("a vision file");
     let model = text.with_eyes(eyes);
     let library = library_settings(1 << 20).expect("a machine");
     let settings = PlanSettings {
@@ -83,4 +87,31 @@ fn text_alone_loads_the_decoder_once() {
         runner.prefill(0, &[1, 2, 3, 4], position, &mut |_| true).expect("read");
     }
     assert_eq!(runner.reloads().expect("turns").count, 1);
+}
+
+/// A vision file that is cut off while it is open: the turn fails, nothing else may run on what is
+/// half loaded, and once the file is whole the same turn gives the same answer.
+#[test]
+fn a_turn_that_fails_is_taken_again() {
+    let name = NAMES[0];
+    let whole = std::fs::read(fixture(&format!("{name}-mmproj-f16.gguf"))).expect("bytes");
+    let path = std::env::temp_dir().join(format!("dctms-turns-{}.gguf", std::process::id()));
+    std::fs::write(&path, &whole).expect("written");
+    let mut runner = start_with(name, &path, VisionMode::PhaseResident);
+    let mut hash = Sha256::new();
+    let position = turn(&mut runner, name, (30, 0), &mut hash);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    file.set_len(whole.len() as u64 / 2).expect("cut");
+    let failed = runner.encode_tile((3, [1, 1], 1), 0, |_| {});
+    assert_eq!(failed.expect_err("the file is cut").class, Class::File);
+    let read = runner.prefill(0, &[1, 2], position, &mut |_| true);
+    assert!(read.is_err(), "the decoder's weights are not whole either");
+    std::fs::write(&path, &whole).expect("written again");
+    turn(&mut runner, name, (200, position), &mut hash);
+    let _ = std::fs::remove_file(&path);
+    let mut other = start(name, VisionMode::Serial);
+    let mut expected = Sha256::new();
+    let position = turn(&mut other, name, (30, 0), &mut expected);
+    turn(&mut other, name, (200, position), &mut expected);
+    assert_eq!(hash.finalize(), expected.finalize());
 }
