@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use dctms_engine::VisionMode;
 use dctms_engine::artefact::{Verify, Weights};
 use dctms_ir::Dtype;
+use dctms_ir::plan::Preference;
 use lexopt::prelude::*;
 
 /// Why the words are wrong.
@@ -67,6 +68,8 @@ pub struct PlanArgs {
     pub verify: Verify,
     /// Where weights are while the model runs.
     pub weights: Weights,
+    /// What is preferred where memory and time pull apart.
+    pub preference: Preference,
 }
 
 impl Default for PlanArgs {
@@ -88,6 +91,7 @@ impl Default for PlanArgs {
             max_image_size: None,
             verify: Verify::Headers,
             weights: Weights::Resident,
+            preference: Preference::default(),
         }
     }
 }
@@ -123,6 +127,8 @@ impl PlanArgs {
                 }
             }
             "machine" => self.machine = Some(PathBuf::from(parser.value()?)),
+            "memory-first" => self.preference = Preference::MemoryFirst,
+            "latency-first" => self.preference = Preference::LatencyFirst,
             "activations" => {
                 self.float_activations = match text(parser, name)?.as_str() {
                     "q8" => false,

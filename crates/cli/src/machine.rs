@@ -6,15 +6,16 @@ use dctms_engine::planning::{PlanSettings, RuntimeModel};
 use dctms_engine::{Class, EngineError, ImageLimits, VisionMode};
 use dctms_ir::plan::Machine;
 use dctms_kernels::isa::Isa;
-use dctms_planner::{Activations, Balance};
+use dctms_planner::{Activations, Balance, Choices};
 use dctms_system::machine::machine_memory;
 use dctms_system::processors::processors;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::args::PlanArgs;
-use crate::commands::files::read_at_most;
+use crate::commands::files::{named, read_at_most};
 use crate::process;
+use crate::profile::{self, PROFILE_BYTES_MAX};
+use crate::show::printable;
 
 /// A machine and its peak rates.
 struct Described {
@@ -49,6 +50,7 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
         images: images(args),
         mode: args.mode.unwrap_or(VisionMode::Serial),
         kv_type: args.kv_type,
+        choices: Choices { preference: args.preference, without: Vec::new() },
         activations: match args.float_activations {
             true => Activations::Float,
             false => Activations::Quantised,
@@ -89,49 +91,25 @@ fn this_machine(args: &PlanArgs) -> Result<Described, EngineError> {
     })
 }
 
-/// Longest profile that is read, bytes.
-const PROFILE_BYTES_MAX: u64 = 64 * 1024;
-
 fn from_profile(path: &Path, args: &PlanArgs) -> Result<Described, EngineError> {
     let bad = |what: String| {
-        EngineError::new(Class::Usage, format!("machine profile {}: {what}", path.display()))
+        let path = named(path);
+        EngineError::new(Class::Usage, format!("machine profile {path}: {}", printable(&what)))
     };
     let text = read_at_most(path, PROFILE_BYTES_MAX).map_err(bad)?;
-    let profile: Value = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
-    let integer = |key: &str| profile.get(key).and_then(Value::as_u64);
-    let rate = |key: &str, default: f64| -> Result<f64, EngineError> {
-        match profile.get(key) {
-            None => Ok(default),
-            Some(value) => value
-                .as_f64()
-                .filter(|rate| rate.is_finite() && *rate > 0.0)
-                .ok_or_else(|| bad(format!("{key} is {value}, expected a number above 0"))),
-        }
+    let profile = profile::read(&text).map_err(bad)?;
+    let lanes = args.lanes.unwrap_or(profile.lanes);
+    let (isa, balance) = match &args.isa {
+        // Rates of other instructions say nothing of these.
+        Some(isa) if *isa != profile.isa => (isa.clone(), Balance::builtin(isa, lanes)),
+        Some(_) | None => (profile.isa, profile.balance.at_lanes(lanes)),
     };
-    let lanes = match args.lanes.map(u64::from).or_else(|| integer("lanes")) {
-        Some(lanes) if (1..=64).contains(&lanes) => lanes as u32,
-        Some(lanes) => return Err(bad(format!("lanes {lanes}: 1 to 64"))),
-        None => return Err(bad("lanes is missing".to_string())),
+    let (memory_bytes, source) = match args.memory_limit {
+        Some(limit) => (limit, "flag"),
+        None => (profile.memory_bytes, "profile"),
     };
-    let isa = match (&args.isa, profile.get("isa").and_then(Value::as_str)) {
-        (Some(isa), _) => isa.clone(),
-        (None, Some(isa @ ("scalar" | "avx2" | "avx512"))) => isa.to_string(),
-        (None, other) => {
-            return Err(bad(format!("isa is {other:?}, expected scalar, avx2 or avx512")));
-        }
-    };
-    let (memory_bytes, source) = match (args.memory_limit, integer("memory_bytes")) {
-        (Some(limit), _) => (limit, "flag"),
-        (None, Some(bytes)) => (bytes, "profile"),
-        (None, None) => return Err(bad("memory_bytes is missing".to_string())),
-    };
-    let builtin = Balance::builtin(&isa, lanes);
     Ok(Described {
-        balance: Balance {
-            integer_ops_per_s: rate("integer_ops_per_s", builtin.integer_ops_per_s)?,
-            float_ops_per_s: rate("float_ops_per_s", builtin.float_ops_per_s)?,
-            read_bytes_per_s: rate("read_bytes_per_s", builtin.read_bytes_per_s)?,
-        },
+        balance,
         machine: Machine {
             memory_bytes,
             memory_source: source.to_string(),

@@ -13,11 +13,14 @@ mod failure;
 mod machine;
 mod modes;
 mod process;
+mod profile;
 mod report;
 mod room;
+mod schedule;
 mod show;
 mod table;
 mod together;
+mod variants;
 
 use dctms_system::heap::{BoundedHeap, HeapConfig};
 use dctms_system::output::ignore_broken_pipe_signal;

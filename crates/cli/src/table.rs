@@ -9,8 +9,10 @@ use dctms_ir::{Plan, Residence};
 use crate::choice::Choice;
 use crate::costs::{Price, Prices};
 use crate::modes::{self, ModeRow};
+use crate::schedule;
 use crate::show::{Align, Columns, grouped, mebibytes, printable, ratio};
 use crate::together;
+use crate::variants::WITHOUT;
 
 /// What is shown beside the plan itself.
 pub struct Shown<'a> {
@@ -42,7 +44,19 @@ pub fn text(shown: &Shown<'_>) -> String {
     section(&mut out, "arena", &arena(plan));
     section(&mut out, &format!("tensors of one pass ({})", main_phase(plan)), &summary(plan));
     section(&mut out, "what one more costs", &prices(shown.prices));
-    section(&mut out, "synchronisation points", &synchronisation(plan));
+    let points = rows(schedule::SYNCHRONISATION, schedule::synchronisation(plan));
+    section(&mut out, "synchronisation points", &points);
+    section(&mut out, "expected times", &rows(schedule::TIMES, schedule::times(plan)));
+    section(&mut out, "concurrency", &rows(schedule::ROOFLINE, schedule::roofline(plan)));
+    section(&mut out, "order of operations", &rows(schedule::ORDERS, schedule::orders(plan)));
+    if !plan.variants.is_empty() {
+        let variants = rows(schedule::VARIANTS, schedule::variants(plan));
+        section(&mut out, "what else there could be", &variants);
+    }
+    if plan.variants.iter().any(|variant| variant.name.starts_with(WITHOUT)) {
+        let title = "colouring of the paper's configuration (28 layers of 16 tensors)";
+        section(&mut out, title, &rows(schedule::PAPER, schedule::paper()));
+    }
     out.push_str("\nnot covered by M_max\n");
     for what in &plan.envelope.not_covered {
         out.push_str(&format!("  {}\n", printable(what)));
@@ -107,23 +121,6 @@ pub fn price_rows(prices: &Prices) -> [(&'static str, String, String); 4] {
         row("lane", prices.lane),
     ]
 }
-
-/// Counts of a phase for its synchronisation: name, operations, tasks, cuts, all points with the
-/// barriers before and after.
-#[must_use]
-pub fn synchronisation_rows(plan: &Plan) -> Vec<(String, usize, usize, u32, u32)> {
-    let phases = plan.program.phases.iter().zip(&plan.schedules);
-    phases
-        .map(|(phase, schedule)| {
-            let tasks = schedule.lanes.iter().map(Vec::len).sum();
-            let cuts = schedule.events;
-            (printable(&phase.name), phase.ops.len(), tasks, cuts, cuts + BARRIERS)
-        })
-        .collect()
-}
-
-/// A phase begins and ends with a barrier of all lanes.
-const BARRIERS: u32 = 2;
 
 fn section(out: &mut String, title: &str, lines: &str) {
     out.push('\n');
@@ -250,12 +247,12 @@ fn prices(prices: &Prices) -> String {
     columns.lines(2)
 }
 
-fn synchronisation(plan: &Plan) -> String {
+/// A table of a schedule; columns of numbers stand right.
+fn rows<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut columns = Columns::named();
-    columns.row(["", "operations", "tasks", "cuts", "with barriers"]);
-    for (phase, ops, tasks, cuts, points) in synchronisation_rows(plan) {
-        let numbers = [ops.to_string(), tasks.to_string(), cuts.to_string(), points.to_string()];
-        columns.row(std::iter::once(phase).chain(numbers));
+    columns.row(heads);
+    for row in rows {
+        columns.row(row);
     }
     columns.lines(2)
 }

@@ -230,6 +230,7 @@ pub fn work(plan: &Plan, settings: &BenchSettings) -> Work {
     for op in &phase("decode").ops {
         match &op.kind {
             OpKind::MatMul { .. } => read.push(op.inputs[1]),
+            OpKind::GatedMatMul { .. } => read.extend(&op.inputs[1..3]),
             OpKind::AttentionDecodePartial(shape) | OpKind::Attention(shape) => {
                 kv_bytes += kv_bytes_of(plan, shape, &op.inputs[1..3], settings);
             }
@@ -279,7 +280,11 @@ fn prompt_integer_ops(plan: &Plan, settings: &BenchSettings) -> u64 {
             }
         }
         for op in &program.phases[prefill.index()].ops {
-            let OpKind::MatMul { rows, cols, .. } = op.kind else { continue };
+            let (rows, cols) = match op.kind {
+                OpKind::MatMul { rows, cols, .. } => (rows, cols),
+                OpKind::GatedMatMul { rows, cols, .. } => (2 * rows, cols),
+                _ => continue,
+            };
             let input = program.tensor(op.inputs[0]);
             if input.dtype == Dtype::U8 {
                 let tokens = input.shape.get(1).and_then(|size| size.value(&dims)).unwrap_or(0);

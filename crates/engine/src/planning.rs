@@ -5,7 +5,7 @@ use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::{Dtype, Program};
 use dctms_models::{BuildOptions, VisionMode, VisionPart, build_program_with_vision, phases};
-use dctms_planner::{Activations, Balance, PlanOptions};
+use dctms_planner::{Activations, Balance, Choices, PlanOptions, Shaping};
 use dctms_verifier::Certificate;
 
 use crate::error::{Class, EngineError};
@@ -37,6 +37,8 @@ pub struct PlanSettings {
     pub kv_type: Dtype,
     /// Path of the products.
     pub activations: Activations,
+    /// What is preferred where memory and time pull apart.
+    pub choices: Choices,
     /// Machine to plan for.
     pub machine: Machine,
     /// Its rates.
@@ -274,6 +276,7 @@ pub fn plan_unverified(
         machine: settings.machine.clone(),
         balance: settings.balance,
         activations: settings.activations,
+        choices: settings.choices.clone(),
         runtime: RuntimeBytes {
             heap: run_heap_bytes(runtime, bounds, programs.len() as u64)
                 + image_heap_bytes(resident, settings)
@@ -316,11 +319,10 @@ pub fn mode_of(plan: &Plan) -> VisionMode {
 pub fn legal_program(
     resident: &dyn Resident,
     (bounds, mode): (&Bounds, VisionMode),
-    lanes: u32,
-    activations: Activations,
+    shaping: &Shaping,
 ) -> Result<Program, EngineError> {
     let programs = programs(resident, bounds, mode)?;
-    Ok(dctms_planner::legal(&programs, resident.steps(), lanes, activations)?)
+    Ok(dctms_planner::legal(&programs, resident.steps(), shaping)?)
 }
 
 /// Heap of a run beside its commands: what is fixed, and each sequence's tokens, for each model.

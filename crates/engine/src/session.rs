@@ -14,7 +14,7 @@ use dctms_ir::Dtype;
 use dctms_ir::plan::{Machine, Plan};
 use dctms_kernels::isa::Isa;
 use dctms_models::VisionMode;
-use dctms_planner::{Activations, Balance};
+use dctms_planner::{Activations, Balance, Choices};
 use dctms_system::arena::ArenaPages;
 use dctms_system::lanes::LanesConfig;
 use dctms_system::machine::machine_memory;
@@ -60,6 +60,7 @@ pub fn library_settings(heap_bytes: u64) -> Result<PlanSettings, EngineError> {
         mode: VisionMode::Serial,
         kv_type: Dtype::F16,
         activations: Activations::Quantised,
+        choices: Choices::default(),
         machine: Machine {
             memory_bytes: memory.limit_bytes,
             memory_source: memory.source.name().to_string(),

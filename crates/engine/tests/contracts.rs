@@ -142,7 +142,7 @@ fn tables_and_samplers_agree() {
         grain: 1,
         in_place: Vec::new(),
     };
-    let planned = dctms_ir::contract::workspace_bytes(&op).expect("a size");
+    let planned = dctms_ir::contract::workspace_bytes(&Default::default(), &op).expect("a size");
     assert_eq!(planned, candidates as u64);
 }
 

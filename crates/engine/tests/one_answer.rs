@@ -15,8 +15,9 @@ use dctms_engine::generation::{
 use dctms_engine::runner::{Runner, Step};
 use dctms_exec::sample::SamplerRecord;
 use dctms_ir::Dtype;
+use dctms_ir::plan::Preference;
 use dctms_kernels::isa::Isa;
-use dctms_planner::Activations;
+use dctms_planner::{Activations, Choice, Choices};
 use sha2::{Digest, Sha256};
 
 /// Digest of the logits of one token.
@@ -177,6 +178,23 @@ tiny_models! {
     qwen2_with_biases: "qwen2-f16.gguf",
     qwen3_of_k_quants: "qwen3-k-quants-mixed.gguf",
     gemma3_with_windows: "gemma3-f16.gguf",
+}
+
+/// Nothing that the planner chooses is in a result: fusion, row blocks, replacement in place,
+/// alignment, order and cuts.
+#[test]
+fn the_planners_choices_change_no_bit() {
+    let model = tiny("llama-legacy-mixed.gguf");
+    let base = base(Dtype::F16);
+    let tokens = token_ids(1, TOKENS, model.config.vocabulary);
+    let expected = alone(&model, &base, &tokens, PROMPT);
+    let memory = Choices { preference: Preference::MemoryFirst, without: Vec::new() };
+    let without = Choice::ALL.map(|choice| Choices { without: vec![choice], ..Choices::default() });
+    for choices in without.into_iter().chain([memory]) {
+        let setup = Setup { choices: choices.clone(), ..base.clone() };
+        let rows = alone(&model, &setup, &tokens, PROMPT);
+        assert_same(&expected, &rows, &format!("{choices:?}"), &base);
+    }
 }
 
 /// Float activations have the same property; the parity tests measure on them.

@@ -174,6 +174,18 @@ pub enum Body {
     GatedMul { activation: Activation, gate: Slice, up: Slice, out: Slice },
     /// activation(gate)·up to blocks.
     GatedMulQuantise { activation: Activation, gate: Slice, up: Slice, out: Slice },
+    /// Gate and up products by blocks of rows, activation(gate)·up to blocks.
+    GatedMatMul {
+        kinds: [Dtype; 2],
+        cols: usize,
+        activation: Activation,
+        block_rows: usize,
+        x: Place,
+        gate: Place,
+        up: Place,
+        out: Slice,
+        workspace: Place,
+    },
     /// Rows of a step.
     SelectRows { x: Slice, from: Extent, rows: Place, out: Slice },
     /// Next tokens.

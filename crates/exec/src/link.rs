@@ -8,7 +8,7 @@ mod vision;
 use dctms_ir::contract::shardable;
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
-use dctms_ir::op::{AttentionShape, Op, OpKind};
+use dctms_ir::op::{Activation, AttentionShape, Op, OpKind};
 use dctms_ir::plan::Task;
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Plan, Size, Tensor};
@@ -286,6 +286,9 @@ impl Resolver<'_> {
                 up: self.tiles_in(1),
                 out: self.blocks_out(),
             },
+            OpKind::GatedMatMul { cols, activation, block_rows, .. } => {
+                self.gated_products(*cols, *activation, *block_rows)
+            }
             OpKind::SelectRows => Body::SelectRows {
                 x: self.tiles_in(0),
                 from: extent(&self.tensor(self.op.inputs[0]).shape[1]).expect("a dim"),
@@ -327,21 +330,43 @@ impl Resolver<'_> {
         }
     }
 
-    fn product(&self, cols: u64, epilogue: dctms_ir::op::Epilogue) -> Body {
-        let matrix = self.op.inputs[1];
-        let out = self.tiles_out();
+    /// Tiles `start..end` of a matrix.
+    fn matrix_tiles(&self, matrix: TensorId, start: usize, end: usize) -> Place {
         let place = self.place(matrix);
         let tiles = match self.tensor(matrix).shape.first() {
             Some(Size::Const(rows)) => (*rows / TILE) as usize,
             _ => unreachable!("a matrix has constant rows"),
         };
         let tile_bytes = place.len / tiles;
+        place.part(start * tile_bytes, (end - start) * tile_bytes)
+    }
+
+    fn gated_products(&self, cols: u64, activation: Activation, block_rows: u64) -> Body {
+        let out = self.blocks_out();
+        let [gate, up] = [self.op.inputs[1], self.op.inputs[2]];
+        let tiles = |matrix| self.matrix_tiles(matrix, 2 * out.start, 2 * out.end);
+        Body::GatedMatMul {
+            kinds: [gate, up].map(|matrix| self.tensor(matrix).dtype),
+            cols: cols as usize,
+            activation,
+            block_rows: block_rows as usize,
+            x: self.input(0),
+            gate: tiles(gate),
+            up: tiles(up),
+            out,
+            workspace: self.workspace(),
+        }
+    }
+
+    fn product(&self, cols: u64, epilogue: dctms_ir::op::Epilogue) -> Body {
+        let matrix = self.op.inputs[1];
+        let out = self.tiles_out();
         Body::MatMul {
             kind: self.tensor(matrix).dtype,
             cols: cols as usize,
             quantised: self.tensor(self.op.inputs[0]).dtype == Dtype::U8,
             x: self.input(0),
-            weights: place.part(out.start * tile_bytes, out.len() * tile_bytes),
+            weights: self.matrix_tiles(matrix, out.start, out.end),
             epilogue,
             residual: self.op.inputs.get(2).map(|id| self.slice(*id, TILE as usize)),
             out,
@@ -432,6 +457,7 @@ fn is_idle(body: &Body) -> bool {
         | Body::AttentionDecodeMerge { out, .. }
         | Body::GatedMul { out, .. }
         | Body::GatedMulQuantise { out, .. }
+        | Body::GatedMatMul { out, .. }
         | Body::SelectRows { out, .. } => out.is_empty(),
         Body::KvAppend { heads, .. } => heads.0 == heads.1,
         Body::Vision(body) => body.written().is_empty(),

@@ -70,6 +70,7 @@ pub fn execute(body: &Body, tokens: usize, context: &Context<'_>) {
         | Body::Rope { .. }
         | Body::GatedMul { .. }
         | Body::GatedMulQuantise { .. }
+        | Body::GatedMatMul { .. }
         | Body::SelectRows { .. }
         | Body::Sample { .. } => execute_plain(body, tokens, context),
         Body::Vision(body) => vision::execute(body, tokens, context),
@@ -227,6 +228,7 @@ fn execute_plain(body: &Body, tokens: usize, context: &Context<'_>) {
                 let blocks = memory.blocks_mut(out.at(tokens, BLOCK_BYTES));
                 gated_mul_quantise(isa, gate_of(*activation), x(gate), x(up), tokens, blocks);
             }
+            Body::GatedMatMul { .. } => gated_products(body, tokens, context),
             Body::SelectRows { x, from, rows, out } => {
                 let all = from.of(context.dims);
                 let x = memory.floats(x.at(all, TILE_BYTES));
@@ -268,6 +270,42 @@ unsafe fn product(body: &Body, tokens: usize, context: &Context<'_>) {
                 let x = memory.floats(x.part(0, cols.div_ceil(16) * tokens * TILE_BYTES));
                 matmul_float(isa, weights, x, tokens, epilogue, y);
             }
+        }
+    }
+}
+
+/// Both products of a block of rows, then their blocks of the output, while the products are still
+/// in a cache. Each element is what whole products would give: rows do not meet.
+///
+/// # Safety
+/// As the file's note: `body` is this task's.
+unsafe fn gated_products(body: &Body, tokens: usize, context: &Context<'_>) {
+    let Body::GatedMatMul { kinds, cols, activation, block_rows, x, gate, up, out, workspace } =
+        body
+    else {
+        unreachable!("{body:?} is no pair of gated products")
+    };
+    let (memory, isa) = (context.memory, context.isa);
+    // SAFETY: the caller's promise; the workspace is this shard's own (C6).
+    unsafe {
+        let x = memory.blocks(x.part(0, cols / 32 * tokens * BLOCK_BYTES));
+        let tile_bytes = |place: &Place| place.len / (2 * out.len());
+        let matrix = |kind, place: &Place, tiles: &std::ops::Range<usize>| {
+            let bytes = tile_bytes(place);
+            let part = place.part(tiles.start * bytes, tiles.len() * bytes);
+            PackedTiles::new(packed_kind(kind), *cols, memory.bytes(part))
+        };
+        let scratch = memory.floats_mut(workspace.part(0, 2 * block_rows * tokens * 4));
+        let blocks = memory.blocks_mut(out.at(tokens, BLOCK_BYTES));
+        for (index, out) in blocks.chunks_mut(block_rows / 32 * tokens).enumerate() {
+            let first = index * block_rows / 16;
+            let tiles = first..first + 2 * (out.len() / tokens);
+            let len = tiles.len() * 16 * tokens;
+            let (gated, upped) = scratch[..2 * len].split_at_mut(len);
+            let store = KernelEpilogue::Store;
+            matmul(isa, matrix(kinds[0], gate, &tiles), x, tokens, store, gated);
+            matmul(isa, matrix(kinds[1], up, &tiles), x, tokens, store, upped);
+            gated_mul_quantise(isa, gate_of(*activation), gated, upped, tokens, out);
         }
     }
 }

@@ -9,6 +9,7 @@
 use crate::ids::TensorId;
 use crate::limits::{BLOCK, SEGMENT, TILE};
 use crate::op::{Epilogue, Op, OpKind, Source};
+use crate::program::Program;
 use crate::tensor::Dtype;
 use crate::vision::VisionOp;
 
@@ -131,6 +132,7 @@ pub fn arity(kind: &OpKind) -> (usize, usize, usize) {
         OpKind::KvAppend(_) => (4, 2, 0),
         OpKind::Attention(_) => (5, 1, 0),
         OpKind::AttentionPrefill(_) | OpKind::AttentionDecodePartial(_) => (5, 1, 1),
+        OpKind::GatedMatMul { .. } => (3, 1, 1),
         OpKind::Sample { .. } => (3, 2, 1),
         OpKind::Vision(op) => op.arity(),
     }
@@ -218,7 +220,10 @@ fn output_mode(kind: &OpKind, output: usize) -> Mode {
 #[must_use]
 pub fn grain_piece(kind: &OpKind) -> u64 {
     match kind {
-        OpKind::RmsNormQuantise { .. } | OpKind::Quantise | OpKind::GatedMulQuantise(_) => BLOCK,
+        OpKind::RmsNormQuantise { .. }
+        | OpKind::Quantise
+        | OpKind::GatedMulQuantise(_)
+        | OpKind::GatedMatMul { .. } => BLOCK,
         OpKind::HeadNorm { head_dim, .. } | OpKind::Rope { head_dim, .. } => u64::from(*head_dim),
         OpKind::Attention(shape)
         | OpKind::AttentionPrefill(shape)
@@ -270,6 +275,7 @@ pub fn shardable(kind: &OpKind) -> bool {
         | OpKind::AttentionDecodeMerge(_)
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
+        | OpKind::GatedMatMul { .. }
         | OpKind::SelectRows
         | OpKind::Vision(_) => true,
     }
@@ -320,6 +326,7 @@ fn splits(op: &Op) -> Vec<Split> {
         OpKind::AttentionDecodeMerge(_) => vec![Whole, Whole, Whole, tiles],
         OpKind::GatedMul(_) => vec![tiles, tiles, tiles],
         OpKind::GatedMulQuantise(_) => vec![tiles, tiles, blocks],
+        OpKind::GatedMatMul { .. } => vec![Whole, values, values, blocks, scratch],
         OpKind::SelectRows => vec![tiles, Whole, tiles],
         OpKind::Sample { .. } => vec![Whole; 6],
         OpKind::Vision(op) => op.splits(tiles, values),
@@ -351,6 +358,7 @@ pub fn may_in_place(kind: &OpKind) -> &'static [(u32, u32)] {
         | OpKind::AttentionDecodePartial(_)
         | OpKind::AttentionDecodeMerge(_)
         | OpKind::GatedMulQuantise(_)
+        | OpKind::GatedMatMul { .. }
         | OpKind::SelectRows
         | OpKind::Sample { .. } => &[],
     }
@@ -392,11 +400,11 @@ pub fn file_row_bytes(dtype: Dtype, cols: u64) -> Option<u64> {
     (cols / elements).checked_mul(bytes)
 }
 
-/// Workspace bytes that **one shard** of an operation needs, whatever the dims.
+/// Workspace bytes that **one shard** of an operation of a program needs, whatever the dims.
 ///
 /// # Errors
 /// When an operand's size cannot be computed.
-pub fn workspace_bytes(op: &Op) -> Result<u64, Malformed> {
+pub fn workspace_bytes(program: &Program, op: &Op) -> Result<u64, Malformed> {
     let bad = |what: &str| Malformed { op: op.name.clone(), what: what.to_string() };
     match &op.kind {
         OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => {
@@ -412,6 +420,15 @@ pub fn workspace_bytes(op: &Op) -> Result<u64, Malformed> {
         }
         OpKind::Sample { vocabulary } => {
             vocabulary.checked_mul(8).ok_or_else(|| bad("workspace overflows"))
+        }
+        OpKind::GatedMatMul { block_rows, .. } => {
+            if *block_rows == 0 || !block_rows.is_multiple_of(BLOCK) {
+                return Err(bad("rows of a block are not whole blocks"));
+            }
+            tokens_max(program, op)
+                .and_then(|tokens| tokens.checked_mul(*block_rows))
+                .and_then(|elements| elements.checked_mul(2 * 4))
+                .ok_or_else(|| bad("workspace overflows"))
         }
         OpKind::LoadRopeFrequencies { factors: None, .. }
         | OpKind::RopeTable { .. }
@@ -432,6 +449,12 @@ pub fn workspace_bytes(op: &Op) -> Result<u64, Malformed> {
         | OpKind::GatedMulQuantise(_)
         | OpKind::SelectRows => Ok(0),
     }
+}
+
+/// Most tokens of an operation's first operand; `None` where it has no such extent.
+fn tokens_max(program: &Program, op: &Op) -> Option<u64> {
+    let tensor = program.tensors.get(op.inputs.first()?.index())?;
+    tensor.shape.get(1)?.value(&program.dims_max())
 }
 
 /// Query rows that meet a segment together.

@@ -227,6 +227,18 @@ pub enum OpKind {
     GatedMul(Activation),
     /// activation(gate)·up, quantised. `[gate, up] → [xq]`.
     GatedMulQuantise(Activation),
+    /// Gate and up products, activation(gate)·up and quantising in one, by blocks of rows that stay
+    /// in a cache: neither product is ever whole. `[xq, gate matrix, up matrix] → [xq]`.
+    GatedMatMul {
+        /// Outputs of each matrix.
+        rows: u64,
+        /// Inputs.
+        cols: u64,
+        /// The function of the gate.
+        activation: Activation,
+        /// Rows of a block, a multiple of 32.
+        block_rows: u64,
+    },
     /// Picks tokens. `[x, row indices] → [x]`.
     SelectRows,
     /// Picks the next token of each row. `[logits, parameters, history] → [tokens, random state]`.
@@ -265,6 +277,7 @@ impl OpKind {
             OpKind::AttentionDecodeMerge(_) => "AttentionDecodeMerge",
             OpKind::GatedMul(_) => "GatedMul",
             OpKind::GatedMulQuantise(_) => "GatedMulQuantise",
+            OpKind::GatedMatMul { .. } => "GatedMatMul",
             OpKind::SelectRows => "SelectRows",
             OpKind::Sample { .. } => "Sample",
             OpKind::Vision(op) => op.name(),

@@ -1,6 +1,6 @@
 //! The plan: when and where. Data only; whether it is right is for the verifier to say.
 
-use crate::ids::{EventId, OpId, TensorId};
+use crate::ids::{EventId, OpId, PhaseId, TensorId};
 use crate::program::Program;
 use crate::tensor::Dtype;
 
@@ -175,6 +175,63 @@ impl Envelope {
     }
 }
 
+/// What a plan gives up where memory and time pull apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Preference {
+    /// No synchronisation beyond what the data ask for.
+    #[default]
+    LatencyFirst,
+    /// Synchronisation where it lets bytes be used again and costs no time that shows, and the
+    /// smallest blocks of rows.
+    MemoryFirst,
+}
+
+impl Preference {
+    /// Every preference.
+    pub const ALL: [Preference; 2] = [Preference::LatencyFirst, Preference::MemoryFirst];
+
+    /// The name in text forms.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Preference::LatencyFirst => "latency-first",
+            Preference::MemoryFirst => "memory-first",
+        }
+    }
+}
+
+/// The exact search for the order of a phase's operations that needs the fewest bytes at once, as
+/// on one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrderReport {
+    /// The phase.
+    pub phase: PhaseId,
+    /// Peak of the order that the plan has.
+    pub plan_bytes: u64,
+    /// Least peak of all orders.
+    pub least_bytes: u64,
+    /// Sets of operations that the search looked at.
+    pub states: u64,
+    /// Whether it went to its end: then the least peak is proven.
+    pub complete: bool,
+}
+
+/// What another plan of the same request would be: fewer lanes, another preference, a choice of
+/// the planner switched off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// What is different.
+    pub name: String,
+    /// Its transients, bytes.
+    pub transient_bytes: u64,
+    /// Its M_max, bytes.
+    pub total_bytes: u64,
+    /// Its synchronisation points in a chunk of a prompt and in a decode step.
+    pub cuts: [u32; 2],
+    /// Its expected times of a first chunk and of a first decode step, nanoseconds.
+    pub predicted_ns: [u64; 2],
+}
+
 /// Sets of operations of a phase that may run at the same time, and pairs kept apart.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Concurrency {
@@ -182,6 +239,11 @@ pub struct Concurrency {
     pub concurrent_sets: Vec<Vec<OpId>>,
     /// Independent operations that are run one after the other, and why.
     pub serialised: Vec<(OpId, OpId, String)>,
+    /// Independent operations, one bound by arithmetic and one by bandwidth, with no cut between:
+    /// lanes that come to the second early overlap it with the first.
+    pub complementary: Vec<(OpId, OpId)>,
+    /// Cuts that the same dependencies would ask for if no two slices lined up.
+    pub cuts_unaligned: u32,
 }
 
 /// Cost of an operation at the bounds' maximum.
@@ -193,6 +255,21 @@ pub struct Cost {
     pub bytes_moved: u64,
     /// Whether bandwidth limits it on the plan's machine.
     pub bandwidth_bound: bool,
+    /// Time that it is expected to take with all lanes, nanoseconds.
+    pub predicted_ns: u64,
+}
+
+/// How long some tokens are expected to take on the plan's machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prediction {
+    /// The phase.
+    pub phase: PhaseId,
+    /// Tokens: of a prompt (in as many runs as its chunks), or the sequences of a decode step.
+    pub tokens: u64,
+    /// Position of the first one.
+    pub depth: u64,
+    /// Nanoseconds.
+    pub nanoseconds: u64,
 }
 
 /// A plan.
@@ -210,6 +287,14 @@ pub struct Plan {
     pub concurrency: Vec<Concurrency>,
     /// For each phase, the cost of each operation.
     pub costs: Vec<Vec<Cost>>,
+    /// Expected times.
+    pub predictions: Vec<Prediction>,
+    /// What was preferred.
+    pub preference: Preference,
+    /// The order of each phase beside the best.
+    pub orders: Vec<OrderReport>,
+    /// Plans beside this one, where they were asked for: itself first.
+    pub variants: Vec<Variant>,
     /// One placement a tensor.
     pub placements: Vec<Placement>,
     /// Buffers of the colouring.

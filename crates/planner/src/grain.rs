@@ -46,6 +46,7 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
             | OpKind::RmsNormQuantise { .. }
             | OpKind::RmsNormAdd { .. }
             | OpKind::MatMul { .. }
+            | OpKind::GatedMatMul { .. }
             | OpKind::Add
             | OpKind::Attention(_)
             | OpKind::AttentionDecodePartial(_)
@@ -91,6 +92,7 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
         | OpKind::AttentionDecodePartial(_)
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
+        | OpKind::GatedMatMul { .. }
         | OpKind::SelectRows
         | OpKind::Sample { .. } => piece,
     }

@@ -1,8 +1,8 @@
 //! From logical operations to those that kernels have: fused where a value would be written only
 //! to be read once, quantised where the weights are, workspace explicit.
 //!
-//! Fusions, each of which removes a tensor or a pass over one: norm + quantise; gate·up +
-//! quantise; product + residual; post-norm + residual; updates of heads (bias, norm, rotation) in
+//! Fusions, each of which removes a tensor or a pass over one: norm + quantise; gate and up
+//! products + gate·up + quantise, by blocks of rows; product + residual; post-norm + residual; updates of heads (bias, norm, rotation) in
 //! the tensor that holds them. The meaning of the program does not change.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use dctms_ir::contract::{partial_floats, workspace_bytes};
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::{ALIGNMENT_BYTES, BLOCK, TILE};
-use dctms_ir::op::{AttentionShape, Epilogue, Op, OpKind};
+use dctms_ir::op::{Activation, AttentionShape, Epilogue, Op, OpKind};
+use dctms_ir::plan::Preference;
 use dctms_ir::tensor::{Term, activation_bytes, quantised_bytes};
 use dctms_ir::{Dtype, Program, Residence, Size, Tensor};
 
+use crate::choices::{Choice, Shaping};
 use crate::error::PlanError;
 
 /// Whether products with quantised weights take quantised activations.
@@ -29,49 +31,44 @@ pub enum Activations {
 ///
 /// # Errors
 /// A contract that the logical program breaks.
-pub fn legalise(
-    logical: &Program,
-    lanes: u32,
-    activations: Activations,
-) -> Result<Program, PlanError> {
+pub fn legalise(logical: &Program, shaping: &Shaping) -> Result<Program, PlanError> {
     let mut program = logical.clone();
     for phase in 0..program.phases.len() {
         let phase = PhaseId::of(phase);
         let ops = std::mem::take(&mut program.phases[phase.index()].ops);
-        let mut rewriter = Rewriter::new(&mut program, phase, &ops, activations);
+        let mut rewriter = Rewriter::new(&mut program, phase, &ops, shaping);
         for op in &ops {
             rewriter.rewrite(op);
         }
         let ops = rewriter.emitted;
         program.phases[phase.index()].ops = ops;
     }
-    add_workspace(&mut program, lanes)?;
+    add_workspace(&mut program, shaping.lanes)?;
     drop_unused(&mut program);
     Ok(program)
 }
 
+/// Bytes of gate and up products that a lane keeps in its first caches; larger blocks
+/// were measured and are not faster.
+const FFN_BLOCK_BYTES: u64 = 64 << 10;
+
 struct Rewriter<'a> {
     program: &'a mut Program,
     phase: PhaseId,
-    activations: Activations,
+    shaping: &'a Shaping,
     /// Readers of each tensor in the logical phase.
     readers: BTreeMap<TensorId, Vec<&'a Op>>,
     /// What a logical tensor is called now.
     renamed: BTreeMap<TensorId, TensorId>,
     /// Quantised form of a tensor.
     quantised: BTreeMap<TensorId, TensorId>,
-    /// Operations that wait to be fused into the residual sum that reads them.
+    /// Operations that wait to be fused into the sum or the gate that alone reads them.
     waiting: BTreeMap<TensorId, Op>,
     emitted: Vec<Op>,
 }
 
 impl<'a> Rewriter<'a> {
-    fn new(
-        program: &'a mut Program,
-        phase: PhaseId,
-        ops: &'a [Op],
-        activations: Activations,
-    ) -> Self {
+    fn new(program: &'a mut Program, phase: PhaseId, ops: &'a [Op], shaping: &'a Shaping) -> Self {
         let mut readers: BTreeMap<TensorId, Vec<&Op>> = BTreeMap::new();
         for op in ops {
             for input in &op.inputs {
@@ -81,7 +78,7 @@ impl<'a> Rewriter<'a> {
         Self {
             program,
             phase,
-            activations,
+            shaping,
             readers,
             renamed: BTreeMap::new(),
             quantised: BTreeMap::new(),
@@ -95,13 +92,7 @@ impl<'a> Rewriter<'a> {
             OpKind::RmsNorm { epsilon } => self.norm(op, *epsilon),
             OpKind::MatMul { .. } => self.product(op),
             OpKind::Add => self.sum(op),
-            OpKind::GatedMul(activation) => {
-                let kind = match self.feeds_quantised_products(op.outputs[0]) {
-                    true => OpKind::GatedMulQuantise(*activation),
-                    false => op.kind.clone(),
-                };
-                self.emit_maybe_quantised(op, kind);
-            }
+            OpKind::GatedMul(activation) => self.gate(op, *activation),
             OpKind::BiasAdd | OpKind::HeadNorm { .. } | OpKind::Rope { .. } => self.update(op),
             OpKind::Vision(vision) if vision.updates() => self.update(op),
             OpKind::Attention(shape) => self.attention(op, *shape),
@@ -119,6 +110,7 @@ impl<'a> Rewriter<'a> {
             | OpKind::AttentionDecodePartial(_)
             | OpKind::AttentionDecodeMerge(_)
             | OpKind::GatedMulQuantise(_)
+            | OpKind::GatedMatMul { .. }
             | OpKind::SelectRows
             | OpKind::Sample { .. }
             | OpKind::Vision(_) => self.emit(op.clone()),
@@ -135,7 +127,10 @@ impl<'a> Rewriter<'a> {
     /// Emits with a quantised output when the kind writes one.
     fn emit_maybe_quantised(&mut self, op: &Op, kind: OpKind) {
         let mut op = Op { kind, ..op.clone() };
-        if let OpKind::RmsNormQuantise { .. } | OpKind::GatedMulQuantise(_) = op.kind {
+        if let OpKind::RmsNormQuantise { .. }
+        | OpKind::GatedMulQuantise(_)
+        | OpKind::GatedMatMul { .. } = op.kind
+        {
             let blocks = self.quantised_like(op.outputs[0]);
             self.quantised.insert(op.outputs[0], blocks);
             op.outputs = vec![blocks];
@@ -144,7 +139,7 @@ impl<'a> Rewriter<'a> {
     }
 
     fn takes_quantised(&self, matrix: TensorId) -> bool {
-        self.activations == Activations::Quantised
+        self.shaping.activations == Activations::Quantised
             && self.program.tensor(matrix).dtype.is_quantised()
     }
 
@@ -164,11 +159,49 @@ impl<'a> Rewriter<'a> {
             })
     }
 
-    /// The residual sum that alone reads a value, if that is how it is used.
+    /// Whether a residual sum alone reads a value.
     fn only_sum(&self, value: TensorId) -> bool {
+        self.only_reader(value).is_some_and(|reader| matches!(reader.kind, OpKind::Add))
+    }
+
+    /// Whether a product may wait for the gate that alone reads it: then both products of the gate
+    /// have one input and quantised weights, and what the gate gives is quantised too.
+    fn only_gate(&self, product: &Op) -> bool {
+        let value = product.outputs[0];
+        let fused = self.shaping.choices.has(Choice::GateFusion);
+        fused
+            && self.only_reader(value).is_some_and(|reader| {
+                matches!(reader.kind, OpKind::GatedMul(_))
+                    && reader.inputs[0] != reader.inputs[1]
+                    && self.feeds_quantised_products(reader.outputs[0])
+                    && reader
+                        .inputs
+                        .iter()
+                        .all(|input| self.is_product_of(*input, product.inputs[0]))
+            })
+    }
+
+    /// Whether a value is a product of quantised weights with `x` that one operation reads.
+    fn is_product_of(&self, value: TensorId, x: TensorId) -> bool {
+        let readers = self.readers.get(&x).map_or(&[][..], Vec::as_slice);
+        self.only_reader(value).is_some()
+            && readers.iter().any(|op| {
+                let whole_blocks = match &op.kind {
+                    OpKind::MatMul { rows, .. } => rows.is_multiple_of(BLOCK),
+                    _ => false,
+                };
+                whole_blocks
+                    && op.outputs[0] == value
+                    && op.inputs[0] == x
+                    && self.takes_quantised(op.inputs[1])
+            })
+    }
+
+    /// The operation that alone reads a value that ends with its phase.
+    fn only_reader(&self, value: TensorId) -> Option<&'a Op> {
         match self.readers.get(&value).map(Vec::as_slice) {
-            Some([reader]) => self.is_passing(value) && matches!(reader.kind, OpKind::Add),
-            _ => false,
+            Some([reader]) if self.is_passing(value) => Some(reader),
+            _ => None,
         }
     }
 
@@ -183,16 +216,46 @@ impl<'a> Rewriter<'a> {
     }
 
     fn product(&mut self, op: &Op) {
+        let waits = self.only_sum(op.outputs[0]) || self.only_gate(op);
         let mut op = op.clone();
         if self.takes_quantised(op.inputs[1]) {
             op.inputs[0] = self.quantise(op.inputs[0]);
         }
-        match self.only_sum(op.outputs[0]) {
+        match waits {
             true => {
                 self.waiting.insert(op.outputs[0], op);
             }
             false => self.emit(op),
         }
+    }
+
+    /// activation(gate)·up; with both its products where these wait for it.
+    fn gate(&mut self, op: &Op, activation: Activation) {
+        let products = op.inputs.iter().map(|input| self.waiting.remove(input));
+        let products: Vec<Op> = products.flatten().collect();
+        let [gate, up] = products.as_slice() else {
+            debug_assert!(products.is_empty(), "both products wait, or neither");
+            let kind = match self.feeds_quantised_products(op.outputs[0]) {
+                true => OpKind::GatedMulQuantise(activation),
+                false => op.kind.clone(),
+            };
+            return self.emit_maybe_quantised(op, kind);
+        };
+        let OpKind::MatMul { rows, cols, .. } = gate.kind else {
+            unreachable!("{} never waits for a gate", gate.kind.name())
+        };
+        let tokens = &self.program.tensor(op.outputs[0]).shape[1];
+        let tokens = tokens.value(&self.program.dims_max()).unwrap_or(1).max(1);
+        let choices = &self.shaping.choices;
+        let block_rows = match (choices.has(Choice::RowBlocks), choices.preference) {
+            (false, _) => rows.div_ceil(u64::from(self.shaping.lanes)),
+            (true, Preference::LatencyFirst) => FFN_BLOCK_BYTES / (8 * tokens) / BLOCK * BLOCK,
+            (true, Preference::MemoryFirst) => BLOCK,
+        };
+        let block_rows = block_rows.next_multiple_of(BLOCK).clamp(BLOCK, rows);
+        let inputs = vec![gate.inputs[0], gate.inputs[1], up.inputs[1]];
+        let kind = OpKind::GatedMatMul { rows, cols, activation, block_rows };
+        self.emit_maybe_quantised(&Op { inputs, ..op.clone() }, kind);
     }
 
     /// The quantised form of a value, made now unless it is there already.
@@ -327,7 +390,7 @@ fn add_workspace(program: &mut Program, lanes: u32) -> Result<(), PlanError> {
     for phase in 0..program.phases.len() {
         for op in 0..program.phases[phase].ops.len() {
             let operation = &program.phases[phase].ops[op];
-            let bytes = workspace_bytes(operation)?;
+            let bytes = workspace_bytes(program, operation)?;
             if bytes == 0 {
                 continue;
             }

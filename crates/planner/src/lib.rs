@@ -5,25 +5,34 @@
 
 #![forbid(unsafe_code)]
 
+mod builtin;
+pub mod choices;
 pub mod clocks;
 pub mod error;
 pub mod grain;
 pub mod legalise;
+pub mod order;
 pub mod paper;
 pub mod passing;
 pub mod place;
+pub mod predict;
+pub mod rates;
+pub mod reuse;
 pub mod roofline;
 pub mod schedule;
 pub mod witness;
 
+pub use choices::{Choice, Choices, Shaping};
 pub use error::PlanError;
 pub use legalise::Activations;
-pub use roofline::Balance;
+pub use rates::Balance;
+
+use std::collections::BTreeSet;
 
 use dctms_ir::ids::PhaseId;
 use dctms_ir::join::{Steps, join};
 use dctms_ir::limits::{LANES_MAX, PAGE_BYTES};
-use dctms_ir::plan::{Bounds, Envelope, Machine, RuntimeBytes};
+use dctms_ir::plan::{Bounds, Envelope, Machine, OrderReport, Preference, RuntimeBytes};
 use dctms_ir::tensor::Term;
 use dctms_ir::{Plan, Program};
 
@@ -38,6 +47,8 @@ pub struct PlanOptions {
     pub balance: Balance,
     /// Path of the products.
     pub activations: Activations,
+    /// What is preferred, and what is switched off.
+    pub choices: Choices,
     /// Memory of the process beside the arena; `heap` is what a run needs beside `heap_per_task`.
     pub runtime: RuntimeBytes,
     /// Heap bytes that executing takes for each scheduled task.
@@ -69,7 +80,12 @@ pub fn plan_together(
     steps: Steps,
     options: &PlanOptions,
 ) -> Result<Plan, PlanError> {
-    let program = legal(logical, steps, options.machine.lanes, options.activations)?;
+    let shaping = Shaping {
+        lanes: options.machine.lanes,
+        activations: options.activations,
+        choices: options.choices.clone(),
+    };
+    let program = legal(logical, steps, &shaping)?;
     plan_legal(program, options)
 }
 
@@ -77,18 +93,17 @@ pub fn plan_together(
 ///
 /// # Errors
 /// As [`plan_together`].
-pub fn legal(
-    logical: &[Program],
-    steps: Steps,
-    lanes: u32,
-    activations: Activations,
-) -> Result<Program, PlanError> {
+pub fn legal(logical: &[Program], steps: Steps, shaping: &Shaping) -> Result<Program, PlanError> {
+    let lanes = shaping.lanes;
     if lanes == 0 || lanes as usize > LANES_MAX {
         return Err(PlanError::Lanes { lanes, max: LANES_MAX });
     }
     let legalised = logical.iter().map(|logical| {
-        let mut program = legalise::legalise(logical, lanes, activations)?;
+        let mut program = legalise::legalise(logical, shaping)?;
         grain::assign(&mut program, lanes);
+        for phase in (0..program.phases.len()).map(PhaseId::of) {
+            order_phase(&mut program, phase, shaping)?;
+        }
         Ok(program)
     });
     Ok(join(&legalised.collect::<Result<Vec<_>, PlanError>>()?, steps)?)
@@ -97,37 +112,96 @@ pub fn legal(
 fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanError> {
     let lanes = options.machine.lanes;
     let phases: Vec<PhaseId> = (0..program.phases.len()).map(PhaseId::of).collect();
-    let schedules = phases
-        .iter()
-        .map(|phase| schedule::schedule(&program, *phase, lanes))
-        .collect::<Result<Vec<_>, _>>()?;
-    let (mut placements, arena, regions) = place::place(&mut program, &schedules)?;
+    let (choices, rates) = (&options.choices, (&options.balance, &options.bounds));
+    let none = BTreeSet::new();
+    let mut schedules = Vec::new();
+    for phase in &phases {
+        schedules.push(match choices.has(Choice::Alignment) {
+            true => schedule::schedule(&program, *phase, lanes, &none)?,
+            false => schedule::unaligned(&program, *phase, lanes)?,
+        });
+    }
+    if choices.preference == Preference::MemoryFirst {
+        let sizes = place::sizes(&program)?;
+        reuse::add_cuts(&mut program, &mut schedules, &sizes, rates, choices)?;
+    }
+    let (mut placements, arena, regions) = place::place(&mut program, &schedules, choices)?;
     let (buffers, summary) = paper::colour(&program, &mut placements)?;
     let mut costs = Vec::new();
     let mut concurrency = Vec::new();
     for phase in &phases {
         let phase_costs = roofline::costs(&program, *phase, &placements, &options.balance)?;
-        concurrency.push(roofline::concurrency(&program, *phase, &phase_costs)?);
+        let schedule = &schedules[phase.index()];
+        concurrency.push(roofline::concurrency(&program, *phase, &phase_costs, schedule)?);
         costs.push(phase_costs);
     }
+    let predictions = predict::predictions(&program, &schedules, &placements, rates, &mut costs)?;
     let tasks = schedules.iter().flat_map(|schedule| &schedule.lanes).map(Vec::len).sum::<usize>();
     let events = schedules.iter().map(|schedule| u64::from(schedule.events)).sum::<u64>();
     let code_bytes =
         tasks as u64 * options.heap_per_task_bytes + events * options.heap_per_event_bytes;
     let envelope = envelope(&regions, options, code_bytes)?;
     Ok(Plan {
+        orders: orders(&program)?,
         program,
         bounds: options.bounds.clone(),
         machine: options.machine.clone(),
         schedules,
         concurrency,
         costs,
+        predictions,
+        preference: choices.preference,
+        variants: Vec::new(),
         placements,
         buffers,
         arena,
         summary,
         envelope,
     })
+}
+
+/// Takes the order of least peak where that saves bytes, and (unless memory goes first) costs no
+/// cut.
+fn order_phase(program: &mut Program, phase: PhaseId, shaping: &Shaping) -> Result<(), PlanError> {
+    if program.phases[phase.index()].name.ends_with("load") {
+        return Ok(());
+    }
+    let found = order::least_peak(program, phase)?;
+    if found.least_bytes == found.program_bytes {
+        return Ok(());
+    }
+    let (lanes, choices) = (shaping.lanes, &shaping.choices);
+    let mut other = program.clone();
+    order::reorder(&mut other, phase, &found.order);
+    grain::assign(&mut other, lanes);
+    let schedule = |program: &Program| schedule::schedule(program, phase, lanes, &BTreeSet::new());
+    let (now, then) = (schedule(program)?, schedule(&other)?);
+    let saves = place::transient_bytes(&mut other, phase, &then, choices)?
+        < place::transient_bytes(program, phase, &now, choices)?;
+    let free = choices.preference == Preference::MemoryFirst || then.events <= now.events;
+    if saves && free {
+        *program = other;
+    }
+    Ok(())
+}
+
+/// The order of each phase with transients beside the best; loading has none that matter.
+fn orders(program: &Program) -> Result<Vec<OrderReport>, PlanError> {
+    let mut reports = Vec::new();
+    for phase in (0..program.phases.len()).map(PhaseId::of) {
+        if program.phases[phase.index()].name.ends_with("load") {
+            continue;
+        }
+        let found = order::least_peak(program, phase)?;
+        reports.push(OrderReport {
+            phase,
+            plan_bytes: found.program_bytes,
+            least_bytes: found.least_bytes,
+            states: found.states,
+            complete: found.complete,
+        });
+    }
+    Ok(reports)
 }
 
 /// Adds the terms up.

@@ -19,6 +19,7 @@ use dctms_ir::tensor::Term;
 use dctms_ir::{Program, Residence};
 use dctms_pack::{Budget, Buffer, Clocks, Conflicts, Packing, Problem};
 
+use crate::choices::{Choice, Choices};
 use crate::clocks::{TaskClock, clocks, join, meet, precedes};
 use crate::error::PlanError;
 use crate::passing;
@@ -34,6 +35,7 @@ pub type Regions = BTreeMap<Term, u64>;
 pub fn place(
     program: &mut Program,
     schedules: &[Schedule],
+    choices: &Choices,
 ) -> Result<(Vec<Placement>, ArenaFigures, Regions), PlanError> {
     let mut placements = sizes(program)?;
     let mut regions = Regions::new();
@@ -48,7 +50,7 @@ pub fn place(
     }
     let mut packed = Vec::new();
     for (phase, schedule) in schedules.iter().enumerate() {
-        packed.push(pack_phase(program, PhaseId::of(phase), schedule, &placements)?);
+        packed.push(pack_phase(program, PhaseId::of(phase), schedule, (&placements, choices))?);
     }
     let blocks: Vec<u64> = packed
         .iter()
@@ -110,7 +112,11 @@ pub(crate) fn block_starts(blocks: &[u64], apart: &[(usize, usize)]) -> Vec<u64>
     starts.into_iter().map(|start| start.unwrap_or(0)).collect()
 }
 
-fn sizes(program: &Program) -> Result<Vec<Placement>, PlanError> {
+/// Bytes of every tensor, nothing placed.
+///
+/// # Errors
+/// A size that overflows.
+pub fn sizes(program: &Program) -> Result<Vec<Placement>, PlanError> {
     let dims = program.dims_max();
     let sized = program.tensors.iter().map(|tensor| {
         let bytes = tensor
@@ -144,6 +150,20 @@ fn lay_out(
     Ok(end)
 }
 
+/// Bytes that the transients of one phase need under a schedule.
+///
+/// # Errors
+/// As [`place`].
+pub fn transient_bytes(
+    program: &mut Program,
+    phase: PhaseId,
+    schedule: &Schedule,
+    choices: &Choices,
+) -> Result<u64, PlanError> {
+    let placements = sizes(program)?;
+    Ok(pack_phase(program, phase, schedule, (&placements, choices))?.packing.arena_bytes)
+}
+
 /// One phase's packing: each class is a chain of tensors that replace each other in place.
 struct PackedPhase {
     classes: Vec<Vec<TensorId>>,
@@ -165,12 +185,15 @@ fn pack_phase(
     program: &mut Program,
     phase: PhaseId,
     schedule: &Schedule,
-    placements: &[Placement],
+    (placements, choices): (&[Placement], &Choices),
 ) -> Result<PackedPhase, PlanError> {
     let ops = program.phases[phase.index()].ops.len();
     let task_clocks = clocks(schedule, ops);
     let lives = lives(program, phase, &task_clocks, schedule.lanes.len())?;
-    let replaced = choose_in_place(program, phase, &task_clocks, &lives, placements);
+    let replaced = match choices.has(Choice::InPlace) {
+        true => choose_in_place(program, phase, &task_clocks, &lives, placements),
+        false => BTreeMap::new(),
+    };
     let mut class_of: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut classes: Vec<Vec<TensorId>> = Vec::new();
     for id in lives.keys() {

@@ -9,41 +9,12 @@ use std::collections::BTreeSet;
 use dctms_ir::contract::{Mode, accesses};
 use dctms_ir::ids::{OpId, PhaseId};
 use dctms_ir::op::{Op, OpKind};
-use dctms_ir::plan::{Concurrency, Cost, Placement};
+use dctms_ir::plan::{Concurrency, Cost, Placement, Schedule};
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Program, TensorId};
 
 use crate::error::PlanError;
-
-/// Peak rates of a machine.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Balance {
-    /// 8-bit integer operations a second, all lanes (a multiply and an add count as two).
-    pub integer_ops_per_s: f64,
-    /// f32 operations a second, all lanes.
-    pub float_ops_per_s: f64,
-    /// Bytes read from memory a second, all lanes.
-    pub read_bytes_per_s: f64,
-}
-
-impl Balance {
-    /// Typical rates of one core of a current server for each instruction set, times lanes for
-    /// arithmetic; bandwidth grows less. Any profile replaces it.
-    #[must_use]
-    pub fn builtin(isa: &str, lanes: u32) -> Balance {
-        let lanes = f64::from(lanes);
-        let (integer, float) = match isa {
-            "avx512" => (700e9, 170e9),
-            "avx2" => (250e9, 100e9),
-            _ => (8e9, 4e9),
-        };
-        Balance {
-            integer_ops_per_s: integer * lanes,
-            float_ops_per_s: float * lanes,
-            read_bytes_per_s: 16e9 * lanes.min(2.0),
-        }
-    }
-}
+use crate::rates::Balance;
 
 /// Costs of a phase's operations, in order.
 ///
@@ -83,6 +54,10 @@ fn cost(
             let peak = if quantised { balance.integer_ops_per_s } else { balance.float_ops_per_s };
             (rows.saturating_mul(*cols).saturating_mul(2 * tokens), peak)
         }
+        OpKind::GatedMatMul { rows, cols, .. } => {
+            let products = rows.saturating_mul(*cols).saturating_mul(4 * tokens(program, op, dims));
+            (products, balance.integer_ops_per_s)
+        }
         OpKind::AttentionPrefill(shape) | OpKind::AttentionDecodePartial(shape) => {
             let seen = match shape.window {
                 0 => shape.capacity,
@@ -99,7 +74,7 @@ fn cost(
         _ => (bytes_moved / 4, balance.float_ops_per_s),
     };
     let bandwidth_bound = flops as f64 / peak < bytes_moved as f64 / balance.read_bytes_per_s;
-    Ok(Cost { flops, bytes_moved, bandwidth_bound })
+    Ok(Cost { flops, bytes_moved, bandwidth_bound, predicted_ns: 0 })
 }
 
 /// Tokens that an operation works on.
@@ -146,6 +121,7 @@ pub fn concurrency(
     program: &Program,
     phase: PhaseId,
     costs: &[Cost],
+    schedule: &Schedule,
 ) -> Result<Concurrency, PlanError> {
     let ops = &program.phases[phase.index()].ops;
     if program.phases[phase.index()].is_loading() {
@@ -169,9 +145,20 @@ pub fn concurrency(
             sets.insert(set);
         }
     }
-    let mut report = Concurrency::default();
+    let lanes = schedule.lanes.len() as u32;
+    let unaligned = crate::schedule::unaligned(program, phase, lanes)?;
+    let mut report = Concurrency { cuts_unaligned: unaligned.events, ..Concurrency::default() };
+    let segments = segments(ops.len(), schedule);
     for set in sets {
         for pair in set.windows(2) {
+            let apart = costs[pair[0]].bandwidth_bound != costs[pair[1]].bandwidth_bound;
+            let ids = (OpId::of(pair[0]), OpId::of(pair[1]));
+            if apart && segments[pair[0]] == segments[pair[1]] {
+                if !report.complementary.contains(&ids) {
+                    report.complementary.push(ids);
+                }
+                continue;
+            }
             let why = match costs[pair[0]].bandwidth_bound && costs[pair[1]].bandwidth_bound {
                 true => "bandwidth",
                 false => "each fills every lane",
@@ -186,12 +173,25 @@ pub fn concurrency(
     Ok(report)
 }
 
+/// The number of the cut that each operation comes after.
+fn segments(ops: usize, schedule: &Schedule) -> Vec<usize> {
+    let mut segments = vec![0; ops];
+    for tasks in &schedule.lanes {
+        let mut cuts = 0;
+        for task in tasks {
+            cuts += task.waits.len();
+            segments[task.op.index()] = cuts;
+        }
+    }
+    segments
+}
+
 /// A set of operation indices.
 #[derive(Clone)]
-struct Bits(Vec<u64>);
+pub(crate) struct Bits(Vec<u64>);
 
 impl Bits {
-    fn contains(&self, index: usize) -> bool {
+    pub(crate) fn contains(&self, index: usize) -> bool {
         self.0[index / 64] >> (index % 64) & 1 == 1
     }
 
@@ -207,7 +207,7 @@ impl Bits {
 }
 
 /// For each operation, those that some path of data leads from.
-fn reachability(ops: &[Op]) -> Result<Vec<Bits>, PlanError> {
+pub(crate) fn reachability(ops: &[Op]) -> Result<Vec<Bits>, PlanError> {
     let mut reach = vec![Bits(vec![0; ops.len().div_ceil(64)]); ops.len()];
     let mut last_writer: std::collections::BTreeMap<TensorId, usize> = Default::default();
     let mut readers: std::collections::BTreeMap<TensorId, Vec<usize>> = Default::default();

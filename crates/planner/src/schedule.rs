@@ -7,7 +7,7 @@
 //! of cuts (stabbing intervals by right ends). Operations cut alike (same axis, unit and shards)
 //! depend only within a lane and ask for none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dctms_ir::Program;
 use dctms_ir::contract::{Access, Split, accesses, shardable};
@@ -17,20 +17,52 @@ use dctms_ir::plan::{Schedule, Task};
 
 use crate::error::PlanError;
 
-/// The schedule of one phase on `lanes` lanes.
+/// The schedule of one phase on `lanes` lanes, with a cut before each operation of `more` too.
 ///
 /// # Errors
 /// An operation that breaks its contract.
-pub fn schedule(program: &Program, phase: PhaseId, lanes: u32) -> Result<Schedule, PlanError> {
+pub fn schedule(
+    program: &Program,
+    phase: PhaseId,
+    lanes: u32,
+    more: &BTreeSet<usize>,
+) -> Result<Schedule, PlanError> {
+    weave(program, phase, lanes, (more, Alignment::Counts))
+}
+
+/// The schedule of a phase in which every dependency asks for a cut, as if no slices lined up.
+///
+/// # Errors
+/// An operation that breaks its contract.
+pub fn unaligned(program: &Program, phase: PhaseId, lanes: u32) -> Result<Schedule, PlanError> {
+    weave(program, phase, lanes, (&BTreeSet::new(), Alignment::Ignored))
+}
+
+/// Whether a dependency within a lane is told from one across lanes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alignment {
+    Counts,
+    Ignored,
+}
+
+fn weave(
+    program: &Program,
+    phase: PhaseId,
+    lanes: u32,
+    (more, alignment): (&BTreeSet<usize>, Alignment),
+) -> Result<Schedule, PlanError> {
     let ops = &program.phases[phase.index()].ops;
     let lanes = lanes as usize;
-    let mut weaver = Weaver::new(lanes);
+    let mut weaver = Weaver::new(lanes, alignment);
     let mut load = vec![0u64; lanes];
     for (index, op) in ops.iter().enumerate() {
         let lanes_of_op = match shardable(&op.kind) {
             true => (0..lanes).collect(),
             false => vec![single_lane(&op.kind, &mut load)],
         };
+        if more.contains(&index) {
+            weaver.cut_here();
+        }
         weaver.add(OpId::of(index), &accesses(op)?, &lanes_of_op);
     }
     Ok(weaver.finish())
@@ -62,15 +94,17 @@ struct Weaver {
     cut_at: Vec<usize>,
     /// The event that each lane's next task must wait for.
     pending: Vec<Option<EventId>>,
+    alignment: Alignment,
 }
 
 impl Weaver {
-    fn new(lanes: usize) -> Self {
+    fn new(lanes: usize, alignment: Alignment) -> Self {
         Self {
             schedule: Schedule { lanes: vec![Vec::new(); lanes], events: 0 },
             seen: BTreeMap::new(),
             cut_at: vec![0; lanes],
             pending: vec![None; lanes],
+            alignment,
         }
     }
 
@@ -98,8 +132,20 @@ impl Weaver {
         let Some(earlier) = self.seen.get(&access.tensor) else { return false };
         earlier.iter().any(|seen| {
             let conflict = seen.access.mode.writes() || access.mode.writes();
-            conflict && !within_lanes(seen, access, lanes)
+            let within = match self.alignment {
+                Alignment::Counts => within_lanes(seen, access, lanes),
+                Alignment::Ignored => self.cut_at.len() == 1,
+            };
+            conflict && !within
         })
+    }
+
+    /// A cut that no data ask for, unless one has just been made or there is one lane.
+    fn cut_here(&mut self) {
+        let some = self.schedule.lanes.iter().zip(&self.cut_at).any(|(lane, at)| lane.len() > *at);
+        if some && self.cut_at.len() > 1 {
+            self.cut();
+        }
     }
 
     /// All lanes meet: the last task of each lane since the previous cut signals one event, and

@@ -95,6 +95,14 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.len_bytes / 4) }
     }
 
+    /// All bytes, for an arena that nobody writes through [`Arena::base`] meanwhile (a session
+    /// never gives its own away).
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range is mapped and readable; any bits are a byte; `floats_mut` needs this
+        // borrow to end, and whoever made pointers of `base` answers for them.
+        unsafe { std::slice::from_raw_parts(self.base, self.len_bytes) }
+    }
+
     /// Makes every page resident; contents stay as they are.
     pub fn prefault(&self) -> Prefault {
         self.prefault_part(0, 0, 1)

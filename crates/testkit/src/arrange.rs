@@ -430,6 +430,10 @@ fn figures(
         schedules,
         concurrency: vec![Concurrency::default(); phases],
         costs: program.phases.iter().map(|p| vec![Cost::default(); p.ops.len()]).collect(),
+        predictions: Vec::new(),
+        preference: Default::default(),
+        orders: Vec::new(),
+        variants: Vec::new(),
         placements,
         buffers,
         arena: ArenaFigures {

@@ -269,7 +269,7 @@ impl<'r> Maker<'r> {
             Level::Logical => 0,
             Level::Legal => contract::arity(&op.kind).2,
         };
-        let bytes = contract::workspace_bytes(&op).expect("operands are right");
+        let bytes = contract::workspace_bytes(&self.program, &op).expect("operands are right");
         for _ in 0..scratch {
             let shards = if contract::shardable(&op.kind) { SHARDS_MAX } else { 1 };
             let shape = vec![Size::Const(shards), Size::Const(bytes)];
@@ -471,6 +471,12 @@ impl<'r> Maker<'r> {
                 if self.level == Level::Logical || self.random.once_in(2) {
                     let kind = OpKind::GatedMul(Activation::Silu);
                     self.push_wide(phase, pool, "gated", kind, &[x, y]);
+                } else if let Some(q) = pool.quantised.last().copied() {
+                    let id = self.quantised(phase);
+                    let (rows, cols, activation) = (FEATURES, FEATURES, Activation::Silu);
+                    let kind = OpKind::GatedMatMul { rows, cols, activation, block_rows: 32 };
+                    self.op(phase, "gated_products", kind, &[q, self.matrix, self.matrix], &[id]);
+                    pool.quantised.push(id);
                 } else {
                     let id = self.quantised(phase);
                     let kind = OpKind::GatedMulQuantise(Activation::GeluTanh);

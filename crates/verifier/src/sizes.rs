@@ -128,7 +128,7 @@ fn divides(size: &Size, unit: u64) -> bool {
 
 /// Each shard's slice of the scratch holds what the contract asks for, at both ends of the dims.
 fn workspace(plan: &Plan, phase: &Phase, op: &Op, shards: u64, found: &mut Found) {
-    let needed = match contract::workspace_bytes(op) {
+    let needed = match contract::workspace_bytes(&plan.program, op) {
         Ok(needed) => needed,
         Err(malformed) => {
             found.add(Rule::Contract, &phase.name, malformed.to_string());

@@ -5,6 +5,7 @@
 //! the peak of the process is counted from there.
 
 mod options;
+mod predicted;
 mod report;
 
 use std::time::Instant;
@@ -31,6 +32,7 @@ use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, LANE_STACK_BYTES, Prepared};
 
 use options::{BenchArgs, Earlier, Format};
+use predicted::{Predicted, predicted};
 use report::Report;
 
 /// Runs the command.
@@ -42,7 +44,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     catch_stop_requests()?;
     let peaks = measured_peaks(&args)?;
     let started = Instant::now();
-    let Ready { mut prepared, name, work, earlier, isa, lanes } = prepare(&args)?;
+    let Ready { mut prepared, name, work, predicted, earlier, isa, lanes } = prepare(&args)?;
     let load_s = started.elapsed().as_secs_f64();
     let settings = args.bench_settings();
     let mut samples = Samples::new(&settings);
@@ -68,6 +70,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
         load_s,
         peaks,
         work,
+        predicted,
         envelope: &prepared.envelope,
         pressure: Pressure::new(pressure, begun.elapsed().as_secs_f64()),
         minor_faults: after.minor - before.minor,
@@ -111,6 +114,7 @@ struct Ready {
     /// File name of the model; a compiled one has that of the file it was made from.
     name: String,
     work: Work,
+    predicted: Predicted,
     earlier: Option<Earlier>,
     isa: &'static str,
     lanes: u32,
@@ -147,7 +151,7 @@ fn measured_peaks(args: &BenchArgs) -> Result<Option<Peaks>, EngineError> {
 /// Everything before the first token: plan, certify, map, load.
 fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
     let stage = CompileStage::open()?;
-    let (started, name, work, earlier, isa, lanes) = {
+    let (started, name, work, predicted, earlier, isa, lanes) = {
         let path = &model_path(args.model.as_deref())?;
         let model = weighted(Model::open(path)?, path, &args.plan)?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
@@ -165,13 +169,15 @@ fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
         let bounds = resolve_bounds(&model, &settings, None)?;
         let planned = process::certify(&model, &settings, &bounds)?;
         let work = work(&planned.plan, &bench);
+        let predicted = predicted(&planned.plan, &settings.balance, &bench)?;
         let machine = &planned.plan.machine;
         let isa = Isa::from_name(&machine.isa).map_or("unknown", Isa::name);
         let lanes = machine.lanes;
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
         let name = stage.lasting(|| model.checkpoint.file_name(0).to_string());
-        (started, name, work, earlier, isa, lanes)
+        (started, name, work, predicted, earlier, isa, lanes)
     };
     stage.close()?;
-    Ok(Ready { prepared: process::load(started, None)?, name, work, earlier, isa, lanes })
+    let prepared = process::load(started, None)?;
+    Ok(Ready { prepared, name, work, predicted, earlier, isa, lanes })
 }

@@ -97,6 +97,7 @@ fn operation(plan: &Plan, op: &Op, found: &mut Vec<String>) {
         | OpKind::Rope { .. }
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
+        | OpKind::GatedMatMul { .. }
         | OpKind::SelectRows
         | OpKind::Sample { .. }
         | OpKind::Vision(_) => {}

@@ -15,6 +15,7 @@ dctms: language models inside a memory envelope that is proven before they run
   dctms bench [MODEL]             speed, latency, memory (--depth N --json --compare OLD.json)
   dctms compile MODEL -o FILE     packed weights in a file that loads in a fraction of the time
   dctms verify PLAN.json          check a plan from disk (--model FILE: against its model)
+  dctms doctor                    what this machine allows, and its rates (--machine-out FILE)
   dctms inspect [MODEL]           metadata, tensors and types of a model file
   dctms pack FILE.csv             place buffers in one arena
   dctms synth SHAPE MIX -o FILE   a model of random weights at a published shape
@@ -48,6 +49,8 @@ Bounds and machine
   --weights mapped        map the packed weights from a compiled model (made once, in the
                           cache): less is resident, pages come and go; default resident
   --verify                compare every byte of a compiled model with its checksums
+  --memory-first          cuts and small blocks where they save bytes and no time that shows
+  --latency-first         no cut beyond what the data ask for (default)
   --activations q8|f32    f32 is for comparing with references
   --mmproj FILE           the vision file of a model that sees
   --max-images N          pictures of a request or conversation (1)
@@ -69,6 +72,7 @@ dctms plan --diff OLD.json NEW.json [--json]
   --json                  the plan on standard output in place of the table
   -o, --output FILE       the plan into a file, beside the table
   --html FILE             the report: one page without network
+  --explain               what each of the planner's choices saved
   --hash                  SHA-256 of the whole file in the plan (reads all of it)
 ";
 
@@ -134,6 +138,15 @@ Checks every rule of a plan that comes from disk; with --model, also that it is 
 model. Exit code 2 with the violations.
 ";
 
+const DOCTOR: &str = "\
+dctms doctor [options]            what this machine allows, and how fast its kernels are
+
+  --machine-out FILE      the rates as a profile for --machine
+  --lanes L               threads that work together (this machine's processors)
+  --isa NAME              scalar, avx2 or avx512 (the best of this processor)
+  --memory-limit BYTES    the limit that the profile states
+";
+
 const INSPECT: &str = "\
 dctms inspect [MODEL] [--json]    metadata, tensors and types of a model file
 ";
@@ -163,6 +176,7 @@ pub fn of(command: &str) -> Option<[&'static str; 2]> {
         "eval" => [EVAL, PLANNING],
         "bench" => [BENCH, PLANNING],
         "verify" => [VERIFY, ""],
+        "doctor" => [DOCTOR, ""],
         "inspect" => [INSPECT, ""],
         "pack" => [PACK, ""],
         "synth" => [SYNTH, ""],

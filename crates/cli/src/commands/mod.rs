@@ -5,6 +5,7 @@ pub mod claims;
 pub mod compare;
 pub mod compile;
 pub mod diff;
+pub mod doctor;
 pub mod eval;
 pub mod files;
 pub mod hash;
@@ -47,6 +48,7 @@ pub fn dispatch() -> Result<(), Failure> {
         "synth" => synth::run(&mut parser),
         "bench" => bench::run(&mut parser),
         "compile" => compile::run(&mut parser),
+        "doctor" => doctor::run(&mut parser),
         "help" => help(&mut parser),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
         other => Err(unknown_command(other)),

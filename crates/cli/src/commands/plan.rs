@@ -32,6 +32,7 @@ use crate::room::{Growth, for_conversation};
 use crate::show::grouped;
 use crate::table::{self, Shown};
 use crate::together;
+use crate::variants::{Depth, variants};
 
 /// What the words say.
 struct Words {
@@ -42,6 +43,7 @@ struct Words {
     fit: Option<u64>,
     json: bool,
     hash: bool,
+    explain: bool,
     diff: bool,
     chat: bool,
     replan: bool,
@@ -77,6 +79,9 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     if words.hash {
         hash_files(&mut plan, &resident)?;
     }
+    let depth = if words.explain { Depth::Choices } else { Depth::Prices };
+    let one_lane = settings_of(&words, &one_lane(&words), &resident)?;
+    plan.variants = variants(&resident, &settings, &one_lane, &plan, depth)?;
     planning::certify(&plan)?;
     let prices = prices_of(&words, &resident, &settings, &plan)?;
     let alone = together::alone(&resident, &settings, &plan)?;
@@ -126,6 +131,7 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
         fit: None,
         json: false,
         hash: false,
+        explain: false,
         diff: false,
         chat: false,
         replan: false,
@@ -138,6 +144,7 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
             Value(value) => words.files.push(PathBuf::from(value)),
             Long("json") => words.json = true,
             Long("hash") => words.hash = true,
+            Long("explain") => words.explain = true,
             Long("diff") => words.diff = true,
             Long("chat") => words.chat = true,
             Long("replan") => words.replan = true,
@@ -179,6 +186,11 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
 fn limited(words: &Words) -> PlanArgs {
     let memory_limit = [words.plan.memory_limit, words.fit].into_iter().flatten().min();
     PlanArgs { memory_limit, ..words.plan.clone() }
+}
+
+/// The same on one lane.
+fn one_lane(words: &Words) -> PlanArgs {
+    PlanArgs { lanes: Some(1), ..limited(words) }
 }
 
 /// The settings of a run, or of a conversation.

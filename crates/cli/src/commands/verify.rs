@@ -12,7 +12,7 @@ use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::join::Steps;
 use dctms_ir::op::OpKind;
 use dctms_ir::{Plan, Program};
-use dctms_planner::Activations;
+use dctms_planner::{Activations, Choices, Shaping};
 use dctms_system::heap::Region;
 use lexopt::prelude::*;
 
@@ -147,6 +147,8 @@ fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, 
         lanes: Some(plan.machine.lanes),
         isa: Some(plan.machine.isa.clone()),
         memory_limit: Some(plan.machine.memory_bytes),
+        float_activations: activations(plan) == Activations::Float,
+        preference: plan.preference,
         mode: Some(mode_of(plan)),
         // No graph says how large pictures may be: at least so much is needed for any.
         max_images: Some(plan.bounds.max_images.max(1)),
@@ -175,7 +177,9 @@ fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, 
 /// The legalised program of the models with a plan's bounds and lanes.
 fn rebuilt(plan: &Plan, resident: &Together) -> Result<Program, EngineError> {
     let shape = (&plan.bounds, mode_of(plan));
-    legal_program(resident, shape, plan.machine.lanes, activations(plan))
+    let choices = Choices { preference: plan.preference, without: Vec::new() };
+    let (lanes, activations) = (plan.machine.lanes, activations(plan));
+    legal_program(resident, shape, &Shaping { lanes, activations, choices })
 }
 
 /// Which path of the products a plan takes: seen from its operations.
@@ -183,7 +187,10 @@ fn activations(plan: &Plan) -> Activations {
     let quantises = |kind: &OpKind| {
         matches!(
             kind,
-            OpKind::Quantise | OpKind::RmsNormQuantise { .. } | OpKind::GatedMulQuantise(_)
+            OpKind::Quantise
+                | OpKind::RmsNormQuantise { .. }
+                | OpKind::GatedMulQuantise(_)
+                | OpKind::GatedMatMul { .. }
         )
     };
     let mut ops = plan.program.phases.iter().flat_map(|phase| &phase.ops);

@@ -9,13 +9,12 @@ mod html;
 
 use std::fmt::Write as _;
 
-use dctms_ir::json;
+use dctms_ir::{Plan, json};
 
 use crate::modes;
+use crate::schedule;
 use crate::show::{grouped, mebibytes, ratio};
-use crate::table::{
-    Shown, bounds_rows, envelope_rows, main_phase, price_rows, reduction, synchronisation_rows,
-};
+use crate::table::{Shown, bounds_rows, envelope_rows, main_phase, price_rows, reduction};
 use crate::together;
 
 use html::{escape, script_safe};
@@ -51,8 +50,8 @@ pub fn page(shown: &Shown<'_>) -> String {
     out.push_str("<noscript><p>The arena and the lanes are drawn by a script.</p></noscript>\n");
     out.push_str("<div class=\"columns\">\n");
     arena_section(&mut out, shown);
-    synchronisation_section(&mut out, shown);
     out.push_str("</div>\n");
+    schedule_sections(&mut out, shown.plan);
     not_covered_section(&mut out, shown);
     let digest: String =
         json::digest(shown.plan).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -214,15 +213,38 @@ fn arena_section(out: &mut String, shown: &Shown<'_>) {
     );
 }
 
-fn synchronisation_section(out: &mut String, shown: &Shown<'_>) {
-    let columns = ["Phase", "Operations", "Tasks", "Cuts", "With barriers"];
-    table(out, "synchronisation", "Synchronisation points", &columns);
-    for (phase, ops, tasks, cuts, points) in synchronisation_rows(shown.plan) {
-        let numbers = [ops.to_string(), tasks.to_string(), cuts.to_string(), points.to_string()];
-        let numbers = numbers.each_ref().map(|number| (number.as_str(), "n"));
-        cells(out, &phase, &numbers);
+/// The schedule's tables, as the terminal has them.
+fn schedule_sections(out: &mut String, plan: &Plan) {
+    let mut add = |id: &str, title: &str, heads: &[&str], rows: Vec<Vec<String>>| {
+        table(out, id, title, heads);
+        for row in rows {
+            let numbers: Vec<(&str, &str)> =
+                row[1..].iter().map(|cell| (cell.as_str(), "n")).collect();
+            cells(out, &row[0], &numbers);
+        }
+        end(out);
+    };
+    let points = schedule::synchronisation(plan).map_rows();
+    add("synchronisation", "Synchronisation points", &schedule::SYNCHRONISATION, points);
+    add("times", "Expected times", &schedule::TIMES, schedule::times(plan).map_rows());
+    let roofline = schedule::roofline(plan).map_rows();
+    add("concurrency", "Concurrency", &schedule::ROOFLINE, roofline);
+    add("orders", "Order of operations", &schedule::ORDERS, schedule::orders(plan).map_rows());
+    let variants = schedule::variants(plan).map_rows();
+    if !variants.is_empty() {
+        add("variants", "What else there could be", &schedule::VARIANTS, variants);
     }
-    end(out);
+}
+
+/// Rows of any width.
+trait Rows {
+    fn map_rows(self) -> Vec<Vec<String>>;
+}
+
+impl<const N: usize> Rows for Vec<[String; N]> {
+    fn map_rows(self) -> Vec<Vec<String>> {
+        self.into_iter().map(Vec::from).collect()
+    }
 }
 
 fn not_covered_section(out: &mut String, shown: &Shown<'_>) {

@@ -13,7 +13,7 @@ use dctms_engine::{Model, session};
 use dctms_ir::Dtype;
 use dctms_ir::plan::{Bounds, Machine};
 use dctms_kernels::isa::Isa;
-use dctms_planner::{Activations, Balance};
+use dctms_planner::{Activations, Balance, Choices};
 use serde_json::Value;
 
 /// Everything that a run depends on beside the model.
@@ -29,6 +29,8 @@ pub struct Setup {
     pub context: (u64, u64),
     pub kv: Dtype,
     pub activations: Activations,
+    /// What the planner prefers and leaves out.
+    pub choices: Choices,
     /// Memory of the machine.
     pub memory_bytes: u64,
 }
@@ -46,6 +48,7 @@ impl Setup {
             context: (input, 1),
             kv: Dtype::F32,
             activations: Activations::Quantised,
+            choices: Choices::default(),
             memory_bytes: 8 << 30,
         }
     }
@@ -63,6 +66,7 @@ impl Setup {
             mode: dctms_engine::VisionMode::Serial,
             kv_type: self.kv,
             activations: self.activations,
+            choices: self.choices.clone(),
             machine: Machine {
                 memory_bytes: self.memory_bytes,
                 memory_source: "test".to_string(),

@@ -256,6 +256,7 @@ fn plan(program: &Program, bounds: Bounds, setup: &VisionSetup) -> Plan {
         },
         balance: Balance::builtin(isa, setup.lanes),
         activations: setup.activations,
+        choices: Default::default(),
         runtime: RuntimeBytes::default(),
         heap_per_task_bytes: 0,
         heap_per_event_bytes: 0,

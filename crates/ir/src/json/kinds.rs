@@ -48,6 +48,12 @@ pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
         OpKind::GatedMul(activation) | OpKind::GatedMulQuantise(activation) => {
             o.text("activation", activation.name());
         }
+        OpKind::GatedMatMul { rows, cols, activation, block_rows } => {
+            o.number("rows", *rows);
+            o.number("cols", *cols);
+            o.text("activation", activation.name());
+            o.number("block_rows", *block_rows);
+        }
         OpKind::Sample { vocabulary } => o.number("vocabulary", *vocabulary),
         OpKind::LoadTokenizer { offset, bytes } => {
             o.number("offset", *offset);
@@ -109,6 +115,12 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
         "AttentionDecodeMerge" => OpKind::AttentionDecodeMerge(read_shape(a)?),
         "GatedMul" => OpKind::GatedMul(read_activation(a)?),
         "GatedMulQuantise" => OpKind::GatedMulQuantise(read_activation(a)?),
+        "GatedMatMul" => OpKind::GatedMatMul {
+            rows: a.get("rows")?.number()?,
+            cols: a.get("cols")?.number()?,
+            activation: read_activation(a)?,
+            block_rows: a.get("block_rows")?.number()?,
+        },
         "SelectRows" => OpKind::SelectRows,
         "Sample" => OpKind::Sample { vocabulary: a.get("vocabulary")?.number()? },
         other => match read_vision(other, a)? {

@@ -14,8 +14,9 @@ use crate::ids::{DimId, EventId, OpId, PhaseId, TensorId};
 use crate::limits::{ITEMS_MAX, LANES_MAX, PHASES_MAX, SIZE_DEPTH_MAX, SIZE_PARTS_MAX};
 use crate::op::Op;
 use crate::plan::{
-    ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine, Placement,
-    Plan, RuntimeBytes, Schedule, Summary, Task,
+    ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine,
+    OrderReport, Placement, Plan, Prediction, Preference, RuntimeBytes, Schedule, Summary, Task,
+    Variant,
 };
 use crate::program::{Dim, Flow, ModelInfo, Phase, Program};
 use crate::size::Size;
@@ -61,6 +62,10 @@ pub fn read(text: &str) -> Result<Plan> {
         schedules: Vec::new(),
         concurrency: Vec::new(),
         costs: Vec::new(),
+        predictions: Vec::new(),
+        preference: Preference::default(),
+        orders: Vec::new(),
+        variants: Vec::new(),
         placements,
         buffers: root
             .get("buffers")?
@@ -76,6 +81,18 @@ pub fn read(text: &str) -> Result<Plan> {
         plan.costs.push(costs);
     }
     plan.program.flow = flow(&root.get("flow")?, &names)?;
+    if let Some(node) = root.find("preference")? {
+        plan.preference = kinds::pick(&node, &Preference::ALL, Preference::name)?;
+    }
+    if let Some(node) = root.find("orders")? {
+        plan.orders = node.list(PHASES_MAX, |node| order(node, &names))?;
+    }
+    if let Some(node) = root.find("variants")? {
+        plan.variants = node.list(ITEMS_MAX, variant)?;
+    }
+    if let Some(node) = root.find("predictions")? {
+        plan.predictions = predictions(&node, &names)?;
+    }
     plan.concurrency = concurrency(&root.get("concurrency")?, &plan.program)?;
     check_identities(&root)?;
     Ok(plan)
@@ -277,6 +294,10 @@ fn phase(node: &Node<'_, '_>, program: &Program) -> Result<(Phase, Schedule, Vec
             flops: node.get("flops")?.number()?,
             bytes_moved: node.get("bytes_moved")?.number()?,
             bandwidth_bound: bound.0,
+            predicted_ns: match node.find("predicted_ns")? {
+                Some(time) => time.number()?,
+                None => 0,
+            },
         };
         Ok((op, cost))
     })?;
@@ -371,6 +392,17 @@ fn concurrency(node: &Node<'_, '_>, program: &Program) -> Result<Vec<Concurrency
             |node: &Node<'_, '_>| node.list(ITEMS_MAX, |id| Ok(OpId(id.index(phase.ops.len())?)));
         Ok(Concurrency {
             concurrent_sets: report.get("concurrent_sets")?.list(ITEMS_MAX, ops)?,
+            complementary: match report.find("complementary")? {
+                None => Vec::new(),
+                Some(node) => node.list(ITEMS_MAX, |pair| match ops(pair)?.as_slice() {
+                    [first, second] => Ok((*first, *second)),
+                    _ => Err(pair.error("not a pair of operations")),
+                })?,
+            },
+            cuts_unaligned: match report.find("cuts_unaligned")? {
+                None => 0,
+                Some(node) => node.small()?,
+            },
             serialised: report.get("serialised")?.list(ITEMS_MAX, |entry| {
                 let pair = entry.get("ops")?;
                 match ops(&pair)?.as_slice() {
@@ -381,6 +413,38 @@ fn concurrency(node: &Node<'_, '_>, program: &Program) -> Result<Vec<Concurrency
         })
     };
     program.phases.iter().map(read_one).collect()
+}
+
+fn predictions(node: &Node<'_, '_>, names: &[String]) -> Result<Vec<Prediction>> {
+    node.list(ITEMS_MAX, |node| {
+        Ok(Prediction {
+            phase: phase_id(&node.get("phase")?, names)?,
+            tokens: node.get("tokens")?.number()?,
+            depth: node.get("depth")?.number()?,
+            nanoseconds: node.get("nanoseconds")?.number()?,
+        })
+    })
+}
+
+fn order(node: &Node<'_, '_>, names: &[String]) -> Result<OrderReport> {
+    Ok(OrderReport {
+        phase: phase_id(&node.get("phase")?, names)?,
+        plan_bytes: node.get("plan_bytes")?.number()?,
+        least_bytes: node.get("least_bytes")?.number()?,
+        states: node.get("states")?.number()?,
+        complete: node.get("complete")?.flag()?,
+    })
+}
+
+fn variant(node: &Node<'_, '_>) -> Result<Variant> {
+    let number = |key| node.get(key)?.number();
+    Ok(Variant {
+        name: owned(node, "name")?,
+        transient_bytes: number("transient_bytes")?,
+        total_bytes: number("total_bytes")?,
+        cuts: [node.get("prefill_cuts")?.small()?, node.get("decode_cuts")?.small()?],
+        predicted_ns: [number("prefill_ns")?, number("decode_ns")?],
+    })
 }
 
 fn arena(node: &Node<'_, '_>, tensors: usize) -> Result<ArenaFigures> {

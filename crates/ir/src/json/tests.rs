@@ -5,8 +5,9 @@ use crate::contract::{arity, grain_piece};
 use crate::ids::{EventId, OpId, PhaseId, TensorId};
 use crate::op::{Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source};
 use crate::plan::{
-    ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine, Placement,
-    Plan, RuntimeBytes, Schedule, Summary, Task,
+    ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine,
+    OrderReport, Placement, Plan, Prediction, Preference, RuntimeBytes, Schedule, Summary, Task,
+    Variant,
 };
 use crate::program::{ModelInfo, Program};
 use crate::size::Size;
@@ -85,6 +86,12 @@ fn kinds() -> Vec<OpKind> {
         OpKind::AttentionDecodeMerge(shape),
         OpKind::GatedMul(Activation::Silu),
         OpKind::GatedMulQuantise(Activation::GeluTanh),
+        OpKind::GatedMatMul {
+            rows: 8960,
+            cols: 1536,
+            activation: Activation::Silu,
+            block_rows: 64,
+        },
         OpKind::SelectRows,
         OpKind::Sample { vocabulary: 49152 },
         OpKind::Vision(VisionOp::LayerNorm { epsilon: 1e-6 }),
@@ -204,12 +211,35 @@ fn sample() -> Plan {
             Concurrency {
                 concurrent_sets: vec![vec![OpId(1), OpId(2)]],
                 serialised: vec![(OpId(3), OpId(4), "bandwidth".to_string())],
+                complementary: vec![(OpId(5), OpId(6))],
+                cuts_unaligned: 9,
             },
         ],
         costs: vec![
             Vec::new(),
-            vec![Cost { flops: 1, bytes_moved: 2, bandwidth_bound: true }; ops],
+            vec![Cost { flops: 1, bytes_moved: 2, bandwidth_bound: true, predicted_ns: 5 }; ops],
         ],
+        preference: Preference::MemoryFirst,
+        orders: vec![OrderReport {
+            phase: PhaseId(1),
+            plan_bytes: 3,
+            least_bytes: 2,
+            states: 77,
+            complete: true,
+        }],
+        variants: vec![Variant {
+            name: "one \"lane\"".to_string(),
+            transient_bytes: 1,
+            total_bytes: 2,
+            cuts: [3, 4],
+            predicted_ns: [5, 6],
+        }],
+        predictions: vec![Prediction {
+            phase: PhaseId(1),
+            tokens: 300,
+            depth: 7,
+            nanoseconds: 12_345,
+        }],
         placements: (0..8).map(placement).collect(),
         buffers: vec![ColourBuffer { bytes: 64 }],
         arena: ArenaFigures {
@@ -251,7 +281,7 @@ fn a_plan_round_trips() {
 #[test]
 fn the_sample_has_every_kind() {
     // A new kind must be added to the sample: this match and the list stay in step.
-    let mut seen = [false; 33];
+    let mut seen = [false; 34];
     for kind in kinds() {
         let index = match kind {
             OpKind::LoadMatrix(_) => 0,
@@ -287,10 +317,11 @@ fn the_sample_has_every_kind() {
             OpKind::Vision(VisionOp::MergePatches { .. }) => 30,
             OpKind::Vision(VisionOp::PlaceRows) => 31,
             OpKind::Vision(VisionOp::SpliceRows) => 32,
+            OpKind::GatedMatMul { .. } => 33,
         };
         seen[index] = true;
     }
-    assert_eq!(seen, [true; 33]);
+    assert_eq!(seen, [true; 34]);
 }
 
 /// Replaces a part of the sample's text, mends the digest, and reads it.

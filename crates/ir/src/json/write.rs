@@ -75,6 +75,10 @@ fn body(plan: &Plan) -> String {
                 }
             });
         });
+        o.with("predictions", |out| predictions(out, plan));
+        o.text("preference", plan.preference.name());
+        o.with("orders", |out| orders(out, plan));
+        o.with("variants", |out| variants(out, plan));
         o.with("arena", |out| arena(out, plan));
         o.with("summary", |out| summary(out, plan));
         o.with("envelope", |out| envelope(out, plan));
@@ -160,6 +164,7 @@ fn phase(o: &mut Object<'_>, plan: &Plan, id: usize) {
         o.number("flops", cost.flops);
         o.number("bytes_moved", cost.bytes_moved);
         o.text("bound", if cost.bandwidth_bound { "bandwidth" } else { "compute" });
+        o.number("predicted_ns", cost.predicted_ns);
     });
     o.number("events", u64::from(schedule.events));
     o.rows_of("lanes", &schedule.lanes, |out, lane| {
@@ -195,7 +200,7 @@ pub(super) fn workspace_bytes_required(program: &Program, op: &Op, shards: u32) 
     if contract::accesses(op).is_err() || !op.inputs.iter().all(known) {
         return None;
     }
-    contract::workspace_bytes(op).ok()?.checked_mul(u64::from(shards))
+    contract::workspace_bytes(program, op).ok()?.checked_mul(u64::from(shards))
 }
 
 fn access(out: &mut String, op: &Op) {
@@ -249,6 +254,10 @@ fn concurrency(out: &mut String, report: &Concurrency) {
         o.with("concurrent_sets", |out| {
             list(out, &report.concurrent_sets, |out, set| ops(out, set))
         });
+        o.number("cuts_unaligned", u64::from(report.cuts_unaligned));
+        o.with("complementary", |out| {
+            list(out, &report.complementary, |out, (first, second)| ops(out, &[*first, *second]));
+        });
         o.with("serialised", |out| {
             list(out, &report.serialised, |out, (first, second, why)| {
                 object(out, |o| {
@@ -256,6 +265,49 @@ fn concurrency(out: &mut String, report: &Concurrency) {
                     o.text("why", why);
                 });
             });
+        });
+    });
+}
+
+fn predictions(out: &mut String, plan: &Plan) {
+    list(out, &plan.predictions, |out, prediction| {
+        object(out, |o| {
+            o.with("phase", |out| {
+                let phase = plan.program.phases.get(prediction.phase.index());
+                optional_text(out, phase.map(|phase| phase.name.as_str()));
+            });
+            o.number("tokens", prediction.tokens);
+            o.number("depth", prediction.depth);
+            o.number("nanoseconds", prediction.nanoseconds);
+        });
+    });
+}
+
+fn orders(out: &mut String, plan: &Plan) {
+    list(out, &plan.orders, |out, order| {
+        object(out, |o| {
+            o.with("phase", |out| {
+                let phase = plan.program.phases.get(order.phase.index());
+                optional_text(out, phase.map(|phase| phase.name.as_str()));
+            });
+            o.number("plan_bytes", order.plan_bytes);
+            o.number("least_bytes", order.least_bytes);
+            o.number("states", order.states);
+            o.flag("complete", order.complete);
+        });
+    });
+}
+
+fn variants(out: &mut String, plan: &Plan) {
+    list(out, &plan.variants, |out, variant| {
+        object(out, |o| {
+            o.text("name", &variant.name);
+            o.number("transient_bytes", variant.transient_bytes);
+            o.number("total_bytes", variant.total_bytes);
+            o.number("prefill_cuts", u64::from(variant.cuts[0]));
+            o.number("decode_cuts", u64::from(variant.cuts[1]));
+            o.number("prefill_ns", variant.predicted_ns[0]);
+            o.number("decode_ns", variant.predicted_ns[1]);
         });
     });
 }

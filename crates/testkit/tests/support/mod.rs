@@ -260,6 +260,7 @@ fn options(bounds: Bounds, lanes: u32, activations: Activations) -> PlanOptions 
         },
         balance: Balance::builtin("avx512", lanes),
         activations,
+        choices: Default::default(),
         runtime: RuntimeBytes { heap: 1 << 20, stacks: 1 << 20, image: 1 << 20, io: 0 },
         heap_per_task_bytes: 64,
         heap_per_event_bytes: 64,

@@ -12,6 +12,7 @@ use dctms_system::process::memory_facts;
 
 use super::Pressure;
 use super::options::{BenchArgs, Earlier};
+use super::predicted::Predicted;
 use crate::commands::run::mebibytes;
 use crate::commands::stream::Output;
 use crate::failure::Failure;
@@ -34,6 +35,8 @@ pub struct Report<'a> {
     pub peaks: Option<Peaks>,
     /// Bytes and operations of the work.
     pub work: Work,
+    /// What the plan expects.
+    pub predicted: Predicted,
     /// The plan's envelope.
     pub envelope: &'a Envelope,
     /// Pressure on the processors.
@@ -141,6 +144,18 @@ impl Report<'_> {
             figures.sampling_ms
         )?;
         writeln!(out, "first token    {:.2} ms", figures.first_token_ms)?;
+        let (expected, [prefill_s, step_s]) = (&self.predicted, self.measured_s(figures));
+        for (what, expected_s, measured_s) in
+            [("prefill", expected.prefill_s, prefill_s), ("step", expected.step_s, step_s)]
+        {
+            writeln!(
+                out,
+                "{what:<8}       predicted {:.3} ms  measured {:.3} ms  ratio {:.3}",
+                expected_s * 1e3,
+                measured_s * 1e3,
+                expected_s / measured_s
+            )?;
+        }
         write!(out, "weights read   {:.2} GB/s", gigabytes(figures.weight_bytes_per_s))?;
         if let Some(peaks) = &self.peaks {
             write!(
@@ -246,6 +261,12 @@ impl Report<'_> {
         out.write_str("\"")
     }
 
+    /// Medians: seconds of the prompt, seconds of a decode step.
+    fn measured_s(&self, figures: &Figures) -> [f64; 2] {
+        let prompt = self.settings.prompt_tokens as f64;
+        [prompt / figures.prefill.median, self.settings.sequences as f64 / figures.decode.median]
+    }
+
     fn write_json_machine(&self, out: &mut Output, figures: &Figures) -> std::fmt::Result {
         let work = &self.work;
         write!(
@@ -258,6 +279,16 @@ impl Report<'_> {
             figures.kv_bytes_per_s,
             work.prompt_integer_ops,
             figures.integer_ops_per_s,
+        )?;
+        let (expected, [prefill_s, step_s]) = (&self.predicted, self.measured_s(figures));
+        write!(
+            out,
+            ",\"predicted\":{{\"prefill_ms\":{:.4},\"step_ms\":{:.4},\"prefill_ratio\":{:.4},\
+             \"step_ratio\":{:.4}}}",
+            expected.prefill_s * 1e3,
+            expected.step_s * 1e3,
+            expected.prefill_s / prefill_s,
+            expected.step_s / step_s,
         )?;
         match &self.peaks {
             None => out.write_str(

@@ -1,0 +1,410 @@
+//! How long a step will take, from the plan and a machine's rates.
+//!
+//! Each lane walks its list. A task takes the larger of two times: its arithmetic at the rate of
+//! its kernel for this number of tokens, and its bytes at the bandwidth of the level that holds
+//! them. At a cut all lanes go on from the latest of them. The sum is the *critical path* of the
+//! schedule, in picoseconds.
+//!
+//! What is left out: writes of activations (they stay in the caches), and whatever else the
+//! machine does. See docs/schedule.md.
+
+use std::collections::BTreeSet;
+
+use dctms_ir::contract::{Split, accesses, shardable};
+use dctms_ir::ids::PhaseId;
+use dctms_ir::op::{AttentionShape, Op, OpKind};
+use dctms_ir::plan::{Bounds, Cost, Placement, Plan, Prediction, Schedule};
+use dctms_ir::vision::VisionOp;
+use dctms_ir::{Dtype, Program, Residence, Size, TensorId};
+
+use crate::error::PlanError;
+use crate::rates::{Balance, Element};
+
+/// A step to be predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Tokens of a prompt that it takes; for a decode step its sequences.
+    pub tokens: u64,
+    /// Position of its first token.
+    pub depth: u64,
+}
+
+/// What is known of a plan's phase.
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
+    /// The legalised program.
+    pub program: &'a Program,
+    /// The phase.
+    pub phase: PhaseId,
+    /// Its schedule.
+    pub schedule: &'a Schedule,
+    /// Bytes of each tensor.
+    pub placements: &'a [Placement],
+}
+
+impl<'a> Scene<'a> {
+    /// A phase of a finished plan.
+    #[must_use]
+    pub fn of(plan: &'a Plan, phase: PhaseId) -> Scene<'a> {
+        let (program, placements) = (&plan.program, plan.placements.as_slice());
+        Scene { program, phase, schedule: &plan.schedules[phase.index()], placements }
+    }
+}
+
+/// Picoseconds of a prompt of `tokens` tokens from position 0, in steps of `chunk`.
+///
+/// # Errors
+/// An operation that breaks its contract.
+pub fn prompt_ps(
+    scene: &Scene<'_>,
+    balance: &Balance,
+    (tokens, chunk): (u64, u64),
+) -> Result<f64, PlanError> {
+    let chunk = chunk.clamp(1, tokens.max(1));
+    let (whole, rest) = (tokens / chunk, tokens % chunk);
+    let points = whole.min(STEPS_MAX);
+    let mut sum = 0.0;
+    for point in 0..points {
+        // The middle of each of as many equal runs of steps.
+        let depth = (whole * (2 * point + 1) / (2 * points)) * chunk;
+        sum += step_ps(scene, balance, Step { tokens: chunk, depth })?;
+    }
+    let mut mean = sum / points.max(1) as f64 * whole as f64;
+    if rest > 0 {
+        mean += step_ps(scene, balance, Step { tokens: rest, depth: whole * chunk })?;
+    }
+    Ok(mean)
+}
+
+/// Steps of a prompt that are looked at; time grows evenly with depth between them.
+const STEPS_MAX: u64 = 4;
+
+/// What an operation takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Arithmetic that the lanes share, picoseconds of one lane.
+    pub shared_ps: f64,
+    /// Arithmetic that every lane does, picoseconds.
+    pub each_ps: f64,
+    /// Reading its operands with all lanes, picoseconds.
+    pub memory_ps: f64,
+}
+
+impl Work {
+    /// The time of a lane that does `share` of it beside `lanes` in all.
+    #[must_use]
+    pub fn lane_ps(&self, share: f64, lanes: f64) -> f64 {
+        (self.shared_ps * share + self.each_ps).max(self.memory_ps * share * lanes)
+    }
+}
+
+/// Picoseconds of one run of a phase.
+///
+/// # Errors
+/// An operation that breaks its contract.
+pub fn step_ps(scene: &Scene<'_>, balance: &Balance, step: Step) -> Result<f64, PlanError> {
+    let meter = Meter::new(scene, balance, step);
+    let ops = &scene.program.phases[scene.phase.index()].ops;
+    let works: Vec<Work> = ops.iter().map(|op| meter.work(op)).collect();
+    let units: Vec<u64> = ops.iter().map(|op| meter.units(op)).collect::<Result<_, _>>()?;
+    let lanes = scene.schedule.lanes.len();
+    let mut clock = vec![0f64; lanes];
+    let mut next = vec![0usize; lanes];
+    // Tasks between two cuts depend on nothing of another lane: a segment is a run of tasks.
+    loop {
+        let mut moved = false;
+        for (lane, tasks) in scene.schedule.lanes.iter().enumerate() {
+            let mut first = true;
+            while let Some(task) = tasks.get(next[lane]) {
+                if !task.waits.is_empty() && !first {
+                    break;
+                }
+                first = false;
+                let share = match shardable(&ops[task.op.index()].kind) {
+                    true => share(units[task.op.index()], task.shard, task.shards),
+                    false => 1.0,
+                };
+                let together = if task.shards == 1 { 1.0 } else { lanes as f64 };
+                clock[lane] += works[task.op.index()].lane_ps(share, together) + balance.task_ps;
+                next[lane] += 1;
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+        let latest = clock.iter().copied().fold(0.0, f64::max);
+        clock.fill(latest + if lanes > 1 { balance.cut_ps } else { 0.0 });
+    }
+    Ok(clock[0] + balance.run_ps)
+}
+
+/// What is expected of a decoder's phases: a chunk and a whole prompt, a decode step at position 0
+/// and at the last one. The times of their operations are written into `costs`, at the last
+/// position.
+///
+/// # Errors
+/// An operation that breaks its contract.
+pub fn predictions(
+    program: &Program,
+    schedules: &[Schedule],
+    placements: &[Placement],
+    (balance, bounds): (&Balance, &Bounds),
+    costs: &mut [Vec<Cost>],
+) -> Result<Vec<Prediction>, PlanError> {
+    let context = bounds.max_input_tokens + bounds.max_output_tokens;
+    let mut found = Vec::new();
+    for (index, phase) in program.phases.iter().enumerate() {
+        let (phase_id, schedule) = (PhaseId::of(index), &schedules[index]);
+        let scene = Scene { program, phase: phase_id, schedule, placements };
+        let mut add = |step: Step, ps: f64| {
+            let (tokens, depth) = (step.tokens, step.depth);
+            let nanoseconds = (ps / 1e3) as u64;
+            found.push(Prediction { phase: phase_id, tokens, depth, nanoseconds });
+        };
+        // Of several models each phase has its model's name before its own.
+        let name = phase.name.rsplit(':').next().unwrap_or("");
+        let last = match name {
+            "prefill" => {
+                let chunk = bounds.prefill_chunk.clamp(1, bounds.max_input_tokens.max(1));
+                let step = Step { tokens: chunk, depth: 0 };
+                add(step, step_ps(&scene, balance, step)?);
+                let whole = Step { tokens: bounds.max_input_tokens, depth: 0 };
+                add(whole, prompt_ps(&scene, balance, (whole.tokens, chunk))?);
+                Step { tokens: chunk, depth: bounds.max_input_tokens.saturating_sub(chunk) }
+            }
+            "decode" => {
+                let first = Step { tokens: bounds.sequences, depth: 0 };
+                add(first, step_ps(&scene, balance, first)?);
+                let last = Step { depth: context.saturating_sub(1), ..first };
+                add(last, step_ps(&scene, balance, last)?);
+                last
+            }
+            "sample" => {
+                let step = Step { tokens: bounds.sequences, depth: 0 };
+                add(step, step_ps(&scene, balance, step)?);
+                step
+            }
+            _ => continue,
+        };
+        let meter = Meter::new(&scene, balance, last);
+        let lanes = schedule.lanes.len() as f64;
+        for (op, cost) in phase.ops.iter().zip(&mut costs[index]) {
+            let ps = match shardable(&op.kind) {
+                true => meter.work(op).lane_ps(1.0 / lanes, lanes),
+                false => meter.work(op).lane_ps(1.0, 1.0),
+            };
+            cost.predicted_ns = (ps / 1e3) as u64;
+        }
+    }
+    Ok(found)
+}
+
+/// The part of an operation's units that a shard has.
+fn share(units: u64, shard: u32, shards: u32) -> f64 {
+    let (shard, shards) = (u64::from(shard), u64::from(shards));
+    let own = (shard + 1) * units / shards - shard * units / shards;
+    own as f64 / units.max(1) as f64
+}
+
+/// Computes the work of operations at one step's sizes.
+pub struct Meter<'a> {
+    program: &'a Program,
+    placements: &'a [Placement],
+    balance: &'a Balance,
+    step: Step,
+    dims: Vec<u64>,
+    /// Whether what the phase reads stays in the last-level cache from run to run.
+    cached: bool,
+}
+
+impl<'a> Meter<'a> {
+    /// A meter of one step.
+    #[must_use]
+    pub fn new(scene: &Scene<'a>, balance: &'a Balance, step: Step) -> Meter<'a> {
+        let program = scene.program;
+        let dims = step_dims(program, scene.phase, step);
+        let ops = &program.phases[scene.phase.index()].ops;
+        let embedded = |op: &Op, id: TensorId| {
+            matches!(op.kind, OpKind::EmbedRows { .. }) && op.inputs[1] == id
+        };
+        let read: BTreeSet<TensorId> = ops
+            .iter()
+            .flat_map(|op| op.inputs.iter().filter(|id| !embedded(op, **id)))
+            .copied()
+            .filter(|id| program.tensor(*id).residence == Residence::Constant)
+            .collect();
+        let bytes: u64 = read.iter().map(|id| scene.placements[id.index()].bytes).sum();
+        let cached = (bytes as f64) < balance.cache_bytes;
+        Meter { program, placements: scene.placements, balance, step, dims, cached }
+    }
+
+    /// Units along which an operation is cut.
+    fn units(&self, op: &Op) -> Result<u64, PlanError> {
+        if let OpKind::AttentionDecodePartial(shape) = &op.kind {
+            let segments = self.seen(shape, 0).div_ceil(dctms_ir::limits::SEGMENT);
+            return Ok(u64::from(shape.kv_heads) * segments * self.step.tokens);
+        }
+        let output = op.outputs[0];
+        let units = accesses(op)?.iter().find_map(|access| match access.split {
+            Split::Even { axis, unit } if access.tensor == output => {
+                let extent = self.program.tensor(output).shape.get(axis as usize)?;
+                Some(extent.value(&self.dims)?.div_ceil(unit))
+            }
+            Split::Even { .. } | Split::Whole => None,
+        });
+        Ok(units.unwrap_or(1))
+    }
+
+    /// Positions that the `token`-th token of the step sees.
+    fn seen(&self, shape: &AttentionShape, token: u64) -> u64 {
+        let position = self.step.depth + token + 1;
+        match shape.window {
+            0 => position,
+            window => position.min(u64::from(window)),
+        }
+    }
+
+    fn element(&self, element: Element, count: u64) -> Work {
+        let shared_ps = self.balance.element(element) * count as f64;
+        Work { shared_ps, ..Work::default() }
+    }
+
+    /// Features times tokens of an activation, or of its quantised form.
+    fn elements(&self, id: TensorId) -> u64 {
+        let tensor = self.program.tensor(id);
+        let extent = |size: &Size| size.value(&self.dims).unwrap_or(1);
+        match (tensor.dtype, tensor.shape.as_slice()) {
+            (Dtype::U8, [blocks, tokens, _]) => extent(blocks) * extent(tokens) * 32,
+            (_, shape) => shape.iter().map(extent).product(),
+        }
+    }
+
+    fn tokens(&self, id: TensorId) -> u64 {
+        let shape = &self.program.tensor(id).shape;
+        shape.get(1).and_then(|size| size.value(&self.dims)).unwrap_or(1)
+    }
+
+    fn product(&self, op: &Op, matrix: TensorId, (rows, cols): (u64, u64)) -> Work {
+        let quantised = self.program.tensor(op.inputs[0]).dtype == Dtype::U8;
+        let rates = self.balance.product(self.program.tensor(matrix).dtype, quantised);
+        let weights = (rows * cols) as f64;
+        let bytes = self.placements[matrix.index()].bytes as f64;
+        let faster = match self.cached {
+            true => self.balance.cache_read_bytes_per_s / self.balance.read_bytes_per_s,
+            false => 1.0,
+        };
+        let tokens = self.tokens(op.inputs[0]);
+        let outputs = self.balance.element(Element::Output) * (rows * tokens) as f64;
+        Work {
+            shared_ps: weights * rates.weight_ps_at(tokens) + outputs,
+            each_ps: 0.0,
+            memory_ps: bytes / (rates.stream_bytes_per_s * faster.max(1.0)) * 1e12,
+        }
+    }
+
+    fn norm(&self, op: &Op) -> Work {
+        let count = self.elements(op.inputs[0]);
+        let each_ps = self.balance.element(Element::NormSum) * count as f64;
+        Work { each_ps, ..self.element(Element::NormWrite, count) }
+    }
+
+    fn attention(&self, op: &Op, shape: &AttentionShape, element: Element) -> Work {
+        let tokens = self.tokens(op.inputs[0]);
+        let decode = element == Element::AttentionDecode;
+        let seen = match decode {
+            // Sequences stand at one depth each.
+            true => self.seen(shape, 0) * tokens,
+            false => (0..tokens).map(|token| self.seen(shape, token)).sum(),
+        };
+        let pairs = seen * u64::from(shape.heads) * u64::from(shape.head_dim);
+        let positions = if decode { seen } else { self.seen(shape, tokens) };
+        let caches: u64 = op.inputs[1..3].iter().map(|id| self.placements[id.index()].bytes).sum();
+        let capacity = (u64::from(shape.capacity) * self.slots(op.inputs[1])).max(1);
+        let bytes = caches as f64 / capacity as f64 * positions as f64;
+        let memory_ps = bytes / self.balance.read_bytes_per_s * 1e12;
+        Work { memory_ps, ..self.element(element, pairs) }
+    }
+
+    fn slots(&self, cache: TensorId) -> u64 {
+        let shape = &self.program.tensor(cache).shape;
+        shape.get(1).and_then(|size| size.value(&self.dims)).unwrap_or(1)
+    }
+
+    /// What an operation takes.
+    #[must_use]
+    pub fn work(&self, op: &Op) -> Work {
+        match &op.kind {
+            OpKind::MatMul { rows, cols, .. } => self.product(op, op.inputs[1], (*rows, *cols)),
+            OpKind::GatedMatMul { rows, cols, .. } => {
+                let gate = self.product(op, op.inputs[1], (*rows, *cols));
+                let up = self.product(op, op.inputs[2], (*rows, *cols));
+                let gated = self.element(Element::Gated, rows * self.tokens(op.inputs[0]));
+                Work {
+                    shared_ps: gate.shared_ps + up.shared_ps + gated.shared_ps,
+                    each_ps: 0.0,
+                    memory_ps: gate.memory_ps + up.memory_ps,
+                }
+            }
+            OpKind::RmsNorm { .. } | OpKind::RmsNormQuantise { .. } | OpKind::RmsNormAdd { .. } => {
+                self.norm(op)
+            }
+            OpKind::HeadNorm { .. } => self.element(Element::HeadNorm, self.elements(op.inputs[0])),
+            OpKind::Quantise => self.element(Element::Quantise, self.elements(op.inputs[0])),
+            OpKind::Rope { .. } => self.element(Element::Rope, self.elements(op.inputs[0])),
+            OpKind::GatedMul(_) | OpKind::GatedMulQuantise(_) => {
+                self.element(Element::Gated, self.elements(op.inputs[0]))
+            }
+            OpKind::BiasAdd | OpKind::Add | OpKind::SelectRows => {
+                self.element(Element::Copy, self.elements(op.outputs[0]))
+            }
+            OpKind::KvAppend(_) => {
+                let both = self.elements(op.inputs[0]) + self.elements(op.inputs[1]);
+                self.element(Element::Append, both)
+            }
+            OpKind::EmbedRows { .. } => self.element(Element::Embed, self.elements(op.outputs[0])),
+            OpKind::RopeTable { .. } => {
+                self.element(Element::RopeTable, self.elements(op.outputs[0]) / 2)
+            }
+            OpKind::Attention(shape) | OpKind::AttentionPrefill(shape) => {
+                self.attention(op, shape, Element::AttentionPrefill)
+            }
+            OpKind::AttentionDecodePartial(shape) => {
+                self.attention(op, shape, Element::AttentionDecode)
+            }
+            OpKind::AttentionDecodeMerge(shape) => {
+                let segments = self.seen(shape, 0).div_ceil(dctms_ir::limits::SEGMENT);
+                self.element(Element::AttentionMerge, self.elements(op.outputs[0]) * segments)
+            }
+            OpKind::Sample { vocabulary } => {
+                self.element(Element::Sample, vocabulary * self.step.tokens)
+            }
+            OpKind::Vision(VisionOp::FullAttention(shape)) => {
+                let tokens = self.tokens(op.inputs[0]);
+                let features = u64::from(shape.heads) * u64::from(shape.head_dim);
+                self.element(Element::AttentionPrefill, tokens * tokens * features)
+            }
+            OpKind::Vision(VisionOp::LayerNorm { .. }) => self.norm(op),
+            OpKind::Vision(VisionOp::Activate(_)) => {
+                self.element(Element::Gated, self.elements(op.inputs[0]))
+            }
+            OpKind::Vision(_) => self.element(Element::Copy, self.elements(op.outputs[0])),
+            OpKind::LoadMatrix(_)
+            | OpKind::LoadVector(_)
+            | OpKind::LoadRopeFrequencies { .. }
+            | OpKind::LoadTokenizer { .. } => Work::default(),
+        }
+    }
+}
+
+/// The dims of a step: logits are wanted for its last token, or for each of its sequences.
+fn step_dims(program: &Program, phase: PhaseId, step: Step) -> Vec<u64> {
+    let decode = !program.phases[phase.index()].name.ends_with("prefill");
+    let own = |name: &str| name.rsplit(':').next().unwrap_or("").to_string();
+    let dims = program.dims.iter().map(|dim| match (own(&dim.name).as_str(), decode) {
+        ("tokens", false) | ("sequences" | "rows", true) => step.tokens.clamp(dim.min, dim.max),
+        ("rows", false) => dim.min,
+        _ => dim.max,
+    });
+    dims.collect()
+}
