@@ -332,7 +332,9 @@ mod tests {
         };
         let tiler = lfm2(14, Tiling::Never);
         assert_eq!(said(&tiler, Size::new(224, 224)), "<|image_start|>[64]<|image_end|>");
-        assert!(tiler.place(Size::new(1, 1024), 0).is_err());
+        // One token wide at least, however long: a thread can take more tokens than fit.
+        assert_eq!(said(&tiler, Size::new(1, 1024)), "<|image_start|>[256]<|image_end|>");
+        assert!(tiler.place(Size::new(1, 10_000), 0).is_err());
         let tiler = lfm2(16, Tiling::Grid { tile_edge: 512 });
         assert_eq!(
             said(&tiler, Size::new(2000, 1000)),

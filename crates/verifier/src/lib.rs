@@ -4,8 +4,9 @@
 //!
 //! A program means its sequential execution: each phase's operations one after the other in
 //! program order, every tensor in memory of its own, phases in any order that the flow allows (one
-//! that overlaps an earlier one need not wait for its end, and yet means the same). A plan runs shards of operations on several lanes, ordered only by lanes and events, in one
-//! arena where tensors share bytes. [`verify`] accepts a plan only if every execution that the
+//! that overlaps an earlier one need not wait for its end, and yet means the same). A plan runs
+//! shards of operations on several lanes, ordered only by lanes and events, in one arena where
+//! tensors share bytes. [`verify`] accepts a plan only if every execution that the
 //! plan allows reads, byte for byte, what the sequential one reads:
 //!
 //! - **C1** every task starts: the lanes and events have no cycle, all shards exist once (`order`);
