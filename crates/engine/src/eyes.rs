@@ -337,7 +337,7 @@ mod tests {
         assert!(tiler.place(Size::new(1, 10_000), 0).is_err());
         let tiler = lfm2(16, Tiling::Grid { tile_edge: 512 });
         assert_eq!(
-            said(&tiler, Size::new(2000, 1000)),
+            said(&tiler, Size::new(1200, 600)),
             "<|image_start|><|img_row_1_col_1|>[256]<|img_row_1_col_2|>[256]<|img_thumbnail|>[242]\
              <|image_end|>"
         );
