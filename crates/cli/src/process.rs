@@ -189,13 +189,13 @@ pub fn launch(
 ) -> Result<Started, EngineError> {
     let Planned { plan, certificate } = planned;
     let options = session_options(plan, LANE_STACK_BYTES)?;
+    let picture_bytes = match limit {
+        HeapLimit::Set => image_heap_bytes(model, settings),
+        HeapLimit::Kept => 0,
+    };
     if limit == HeapLimit::Set {
-        let reserve = settings.runtime.replan_heap_bytes;
-        let picture = image_heap_bytes(model, settings);
-        HEAP.set_run_limit((plan.envelope.runtime.heap - reserve - picture) as usize)?;
-        if picture > 0 {
-            HEAP.open_image_region(picture as usize)?;
-        }
+        let reserve = settings.runtime.replan_heap_bytes + picture_bytes;
+        HEAP.set_run_limit((plan.envelope.runtime.heap - reserve) as usize)?;
     }
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let facts = (model.config.vocabulary, window);
@@ -207,6 +207,7 @@ pub fn launch(
             vocabulary: model.vocabulary.clone(),
             envelope: plan.envelope.clone(),
             threads: plan.machine.lanes as usize,
+            picture_bytes,
         })
     })
 }
@@ -218,6 +219,8 @@ pub struct Started {
     vocabulary: Option<Vocabulary>,
     envelope: Envelope,
     threads: usize,
+    /// Heap in which pictures are decoded, still to be made resident; 0 for none, or none new.
+    picture_bytes: u64,
 }
 
 impl Started {
@@ -241,7 +244,11 @@ pub fn load(
     started: Started,
     progress: Option<&(dyn Fn(u64) + Sync)>,
 ) -> Result<Prepared, EngineError> {
-    let Started { mut runner, files, vocabulary, envelope, threads } = started;
+    let Started { mut runner, files, vocabulary, envelope, threads, picture_bytes } = started;
+    // Not before: it is resident from here on, and the compile stage may have needed the room.
+    if picture_bytes > 0 {
+        HEAP.open_image_region(picture_bytes as usize)?;
+    }
     let mapping = files.mapping();
     let mapped_bytes = mapping.map_or(0, |mapping| mapping.len_bytes);
     if mapped_bytes > 0 {
