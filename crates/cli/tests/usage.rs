@@ -195,7 +195,7 @@ fn machine_profiles() {
         ("", "EOF"),
         ("[]", "not a JSON object"),
         ("{}", "lanes is missing"),
-        ("{\"lanes\": 0}", "lanes 0: 1 to 64"),
+        ("{\"lanes\": 0}", "lanes is 0: 1 to 64"),
         ("{\"lanes\": 1, \"isa\": \"neon\"}", "expected scalar, avx2 or avx512"),
         ("{\"lanes\": 1, \"isa\": \"avx2\"}", "memory_bytes is missing"),
     ] {
