@@ -97,6 +97,19 @@ impl Default for PlanArgs {
 }
 
 impl PlanArgs {
+    /// Refuses a vision file where no picture is looked at.
+    ///
+    /// # Errors
+    /// When there is one, or a mode that only it gives a meaning.
+    pub fn require_blind(&self, command: &str) -> Result<(), UsageError> {
+        match self.vision.is_some() || self.mode.is_some() {
+            true => Err(UsageError::Wrong(format!(
+                "{command} looks at no pictures: not with --mmproj or --mode"
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// Takes an option of the plan; gives back whether it was one.
     ///
     /// # Errors

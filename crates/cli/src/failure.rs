@@ -1,6 +1,7 @@
 //! Everything that a command can end with, and its exit code.
 
 use dctms_engine::{Class, EngineError};
+use dctms_system::interrupt::stop_requested;
 use dctms_system::output::Stream;
 use dctms_system::overflow::{OverflowMessage, tell_overflow};
 
@@ -45,7 +46,11 @@ impl Failure {
             }
             Failure::Engine(error) => {
                 complain(&format!("{error}"), "\n");
-                error.class.exit_code()
+                // Work that was stopped fails where it stood; that says nothing of a file.
+                match stop_requested() {
+                    true => INTERRUPTED,
+                    false => error.class.exit_code(),
+                }
             }
             Failure::Reported(code) => *code,
         }

@@ -115,6 +115,40 @@ fn mapped_weights_give_the_same_answer() {
         assert!(json.output.stderr.contains(expected), "{}", json.output.stderr);
         assert_eq!(json.value["logits_sha256"].as_str(), Some(&*answer(&model, "").1));
     }
+    // What is kept under its name is believed by what it says of itself, and made again if wrong.
+    let kept = std::fs::read_dir(folder.path().join("dctms/compiled")).expect("the cache");
+    let kept = kept.map(|entry| entry.expect("an entry").path()).next().expect("one file");
+    let other = dctms("compile").arg(fixture("llama-f16.gguf")).arg("-o").arg(&kept);
+    assert_eq!(other.run().code(), 0);
+    for _ in 0..2 {
+        let child = dctms(RUN).args("--weights mapped").arg(&model);
+        let json = child.env("XDG_CACHE_HOME", folder.path()).json();
+        assert!(json.output.stderr.contains("made again"), "{}", json.output.stderr);
+        assert_eq!(json.value["logits_sha256"].as_str(), Some(&*answer(&model, "").1));
+        std::fs::write(&kept, "cut off").expect("the cache can be written");
+    }
+    let nowhere = dctms(RUN).args("--weights mapped").arg(&model);
+    nowhere.env("XDG_CACHE_HOME", "").env("HOME", "here").refused(USAGE, &["XDG_CACHE_HOME"]);
     dctms("run --raw -p a -n 1 --weights mapped --verify").arg(&path).refused(USAGE, &["--verify"]);
     dctms("run --raw -p a -n 1 --weights here").arg(&path).refused(USAGE, &["here", "mapped"]);
+}
+
+#[test]
+fn nothing_that_is_read_and_no_device_is_written_over() {
+    let folder = Folder::new();
+    let bytes = std::fs::read(fixture(MODEL)).expect("a fixture");
+    let model = folder.file("own.gguf", &bytes);
+    for (command, words) in
+        [("compile", "-o"), ("plan", "-o"), ("plan", "--html"), ("run --raw -p a -n 1", "--trace")]
+    {
+        dctms(command).arg(&model).args(words).arg(&model).refused(USAGE, &["own.gguf: is read"]);
+        assert_eq!(std::fs::read(&model).expect("still there"), bytes, "{command} {words}");
+    }
+    let null = "/dev/null: is there and is no ordinary file";
+    dctms("compile -o /dev/null").arg(&model).refused(USAGE, &[null]);
+    dctms("synth smollm2-135m q4_0 -o /dev/null").refused(USAGE, &[null]);
+    for command in ["bench", "eval --perplexity"] {
+        let words = dctms(command).arg(&model).args("--mmproj").arg(&model);
+        words.refused(USAGE, &["looks at no pictures"]);
+    }
 }

@@ -15,6 +15,7 @@ use dctms_engine::{Class, EngineError, Model};
 use dctms_system::interrupt::catch_stop_requests;
 use lexopt::prelude::*;
 
+use super::files::{require_other, require_replaceable};
 use super::stream::note;
 use crate::args::{PlanArgs, UsageError, unknown};
 use crate::commands::run::mebibytes;
@@ -28,6 +29,8 @@ use crate::process::{self, CompileStage, HeapLimit};
 /// Usage, a defect of the model, no room, or a file that cannot be written.
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let CompileArgs { model, output, plan } = CompileArgs::parse(parser)?;
+    require_replaceable(&output)?;
+    require_other(&output, &[&model])?;
     catch_stop_requests()?;
     let stage = CompileStage::open()?;
     let (started, outline) = {
@@ -61,12 +64,21 @@ pub fn weighted(model: Model, path: &Path, args: &PlanArgs) -> Result<Model, Eng
     let model = match args.weights {
         Weights::Mapped if !model.is_compiled() => {
             let kept = kept_path(&model, path)?;
-            if kept.is_file() {
-                note(format_args!("dctms: weights are mapped from {}\n", kept.display()));
-            } else {
-                make(path, &kept)?;
-            }
-            let mut compiled = Model::open(&kept)?;
+            let mut compiled = match kept.is_file().then(|| kept_model(&model, &kept)) {
+                Some(Ok(compiled)) => {
+                    note(format_args!("dctms: weights are mapped from {}\n", kept.display()));
+                    compiled
+                }
+                Some(Err(error)) => {
+                    note(format_args!("dctms: made again: {error}\n"));
+                    make(path, &kept)?;
+                    kept_model(&model, &kept)?
+                }
+                None => {
+                    make(path, &kept)?;
+                    kept_model(&model, &kept)?
+                }
+            };
             compiled.eyes = model.eyes;
             compiled
         }
@@ -79,6 +91,21 @@ pub fn weighted(model: Model, path: &Path, args: &PlanArgs) -> Result<Model, Eng
     Ok(model.verified(args.verify).weighted(args.weights))
 }
 
+/// The compiled form of `model` that is kept at a path.
+///
+/// # Errors
+/// A damaged file, or one that was made from another model.
+fn kept_model(model: &Model, kept: &Path) -> Result<Model, EngineError> {
+    let compiled = Model::open(kept)?;
+    match compiled.checkpoint.header_sha256() == model.checkpoint.header_sha256() {
+        true => Ok(compiled),
+        false => {
+            let what = format!("{}: was made from another model", kept.display());
+            Err(EngineError::new(Class::File, what))
+        }
+    }
+}
+
 /// Where the compiled form of a file is kept: named by its header, length and time of change.
 fn kept_path(model: &Model, path: &Path) -> Result<PathBuf, EngineError> {
     let system = |error: std::io::Error| {
@@ -89,9 +116,17 @@ fn kept_path(model: &Model, path: &Path) -> Result<PathBuf, EngineError> {
     let changed = changed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let digest = model.checkpoint.header_sha256_hex();
     let name = format!("{}-{}-{changed}.dctms", &digest[..16], facts.len());
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let cache = cache.or_else(home).unwrap_or_else(std::env::temp_dir);
+    // As the base directory specification has it, what is not absolute is as good as not set. No
+    // folder that others may write to will do: its files would be believed.
+    let folder = |name: &str| {
+        std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+    };
+    let home = || folder("HOME").map(|home| home.join(".cache"));
+    let cache = folder("XDG_CACHE_HOME").or_else(home).ok_or_else(|| {
+        let what = "--weights mapped keeps a compiled model in XDG_CACHE_HOME or HOME/.cache, and \
+                    neither is set: compile the model, and give the compiled one";
+        EngineError::new(Class::Usage, what)
+    })?;
     Ok(cache.join("dctms/compiled").join(name))
 }
 

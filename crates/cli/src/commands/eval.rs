@@ -68,6 +68,7 @@ impl EvalArgs {
         }
         let most = STEP_TOKENS_MAX as u64;
         within(args.plan.prefill_chunk, "prefill-chunk", 1, most)?;
+        args.plan.require_blind("eval")?;
         args.model = model;
         args.text = text.ok_or_else(|| {
             UsageError::Wrong("what to evaluate is missing: --perplexity FILE".to_string())

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use dctms_engine::{Class, EngineError};
@@ -72,6 +73,36 @@ pub fn read_plan(path: &Path) -> Result<Plan, EngineError> {
         let message = printable(&error.to_string());
         EngineError::new(Class::File, format!("{}: {message}", named(path)))
     })
+}
+
+/// Refuses to write over one of the files that are read: it could not be had back.
+///
+/// # Errors
+/// Class `Usage`, with the name.
+pub fn require_other(output: &Path, inputs: &[&Path]) -> Result<(), EngineError> {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let Some(own) = identity(output) else { return Ok(()) };
+    match inputs.iter().any(|input| identity(input) == Some(own)) {
+        true => {
+            let what = format!("{}: is read from, and cannot be written over", named(output));
+            Err(EngineError::new(Class::Usage, what))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Refuses to replace what is no ordinary file: a device, a pipe, a folder.
+///
+/// # Errors
+/// Class `Usage`, with the name.
+pub fn require_replaceable(output: &Path) -> Result<(), EngineError> {
+    match std::fs::symlink_metadata(output) {
+        Ok(file) if !file.is_file() => {
+            let what = format!("{}: is there and is no ordinary file", named(output));
+            Err(EngineError::new(Class::Usage, what))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Writes a file.

@@ -31,7 +31,8 @@ Runs: -p TEXT, -f FILE, --prompt-ids FILE or --prompts FILE.jsonl; without, a co
   --system TEXT --stop TEXT --ignore-eos --raw --replan --json --image FILE …
 
 Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
-3 does not fit; 4 over a bound at run time; 64 usage; 130 eval was interrupted.
+3 does not fit; 4 over a bound at run time; 64 usage;
+130 interrupted before there was a result.
 ";
 
 /// Options of every command that plans.

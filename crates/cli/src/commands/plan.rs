@@ -6,7 +6,7 @@
 //! printed.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dctms_engine::planning::{self, PlanSettings, Together};
 use dctms_engine::{Class, EngineError, Model};
@@ -17,7 +17,7 @@ use dctms_system::heap::Region;
 use dctms_system::machine::machine_memory;
 use lexopt::prelude::*;
 
-use super::files::{named, note, open_reading_heap, write};
+use super::files::{named, note, open_reading_heap, require_other, write};
 use super::{diff, model_path, say};
 use crate::HEAP;
 use crate::advice::{advise, refusal};
@@ -69,6 +69,10 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
                     .into())
             }
         };
+    }
+    let inputs: Vec<&Path> = words.files.iter().map(PathBuf::as_path).collect();
+    for output in [&words.html, &words.output].into_iter().flatten() {
+        require_other(output, &inputs)?;
     }
     let resident = open(&words)?;
     let settings = settings_of(&words, &limited(&words), &resident)?;

@@ -14,7 +14,7 @@ mod trace;
 use std::time::Instant;
 
 use dctms_engine::eyes::{Placed, Tiler};
-use dctms_engine::generation::{Sequence, Timing, generate};
+use dctms_engine::generation::{Finish, Sequence, Timing, generate};
 use dctms_engine::pictures::EncodeTimes;
 use dctms_engine::planning::{PlanSettings, Planned, fit_output, plan_unverified, resolve_bounds};
 use dctms_engine::{Class, EngineError, Model};
@@ -29,8 +29,9 @@ use dctms_text::Tokenizer;
 use crate::HEAP;
 use crate::advice::{advise, refusal};
 use crate::commands::compile::weighted;
+use crate::commands::files::require_other;
 use crate::commands::stream::note;
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
 use crate::machine::{lanes_of, settings};
 use crate::modes;
 use crate::process::{self, CompileStage, HeapLimit, Prepared};
@@ -94,6 +95,9 @@ struct Ready {
 /// Everything before the first token: plan, certify, map, load.
 fn prepare(args: &RunArgs) -> Result<Ready, Failure> {
     dctms_text::initialise_templates();
+    if let Some(trace) = &args.trace {
+        require_other(trace, &[&args.model_path()?])?;
+    }
     let stage = CompileStage::open()?;
     let (started, prompts, seen) = {
         let vision = args.plan.vision.as_deref();
@@ -328,7 +332,14 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
     if let (Some((path, file)), Some(trace)) = (timeline, prepared.runner.session().trace()) {
         trace::write(trace, prepared.lanes, file, path)?;
     }
-    Ok(())
+    // An answer that was cut short is one; none at all is no success.
+    let unanswered = |sequence: &Sequence| {
+        sequence.finish() == Some(Finish::Cancelled) && sequence.generated().is_empty()
+    };
+    match sequences.iter().any(unanswered) {
+        true => Err(Failure::Reported(INTERRUPTED)),
+        false => Ok(()),
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for a person to read")]

@@ -10,7 +10,7 @@ use dctms_synth::{Mix, SHAPES, Shape};
 use dctms_system::heap::Region;
 use lexopt::prelude::*;
 
-use super::files::{named, note};
+use super::files::{named, note, require_replaceable};
 use crate::HEAP;
 use crate::args::{UsageError, count, unknown};
 use crate::failure::Failure;
@@ -26,6 +26,7 @@ const SEED_DEFAULT: u64 = 20_260_101;
 /// Usage; what the operating system said while writing (exit code 1).
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let (shape, mix, seed, path) = parse(parser)?;
+    require_replaceable(&path)?;
     HEAP.open_compile_region(SYNTH_HEAP_BYTES)?;
     let _scope = HEAP.scope(Region::Compile);
     let fault = |error: std::io::Error| {

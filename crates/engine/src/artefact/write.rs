@@ -75,26 +75,29 @@ impl Outline {
     /// # Errors
     /// Class `System`: what the operating system said.
     pub fn write(&self, runner: &Runner, path: &Path) -> Result<u64, EngineError> {
+        // A name of this process alone, and created by it: nobody else's file is written over.
         let mut beside = path.as_os_str().to_os_string();
-        beside.push(".part");
+        beside.push(format!(".{}.part", std::process::id()));
         let beside = Path::new(&beside);
-        let written = self.write_to(runner, beside).and_then(|len| {
+        let fault = |error| EngineError::new(Class::System, format!("{}: {error}", path.display()));
+        let file = File::create_new(beside).map_err(fault)?;
+        let written = self.write_to(runner, file).and_then(|len| {
             std::fs::rename(beside, path)?;
             Ok(len)
         });
         written.map_err(|error| {
             let _ = std::fs::remove_file(beside);
-            EngineError::new(Class::System, format!("{}: {error}", path.display()))
+            fault(error)
         })
     }
 
-    fn write_to(&self, runner: &Runner, path: &Path) -> io::Result<u64> {
+    fn write_to(&self, runner: &Runner, file: File) -> io::Result<u64> {
         let constant =
             |id| runner.constant(id).ok_or_else(|| io::Error::other("a constant is not loaded"));
         let sums = self.constants.iter().map(|(_, id, _)| Ok(xxh64(constant(*id)?.bytes())));
         let sums: Vec<u64> = sums.collect::<io::Result<_>>()?;
         let covered = self.covered(&sums);
-        let mut out = BufWriter::new(File::create(path)?);
+        let mut out = BufWriter::new(file);
         out.write_all(&covered.bytes)?;
         let mut at = covered.bytes.len() as u64;
         for (index, (_, id, _)) in self.constants.iter().enumerate() {

@@ -73,6 +73,7 @@ impl BenchArgs {
                 other => return Err(unknown(&other)),
             }
         }
+        args.plan.require_blind("bench")?;
         Ok(args)
     }
 

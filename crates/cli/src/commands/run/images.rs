@@ -206,6 +206,12 @@ impl Album {
         self.pending = 0;
     }
 
+    /// The pending pictures belong to a turn that was refused: their room is free again.
+    pub fn forget_pending(&mut self) {
+        self.placed.truncate(self.placed.len() - self.pending);
+        self.pending = 0;
+    }
+
     /// What a template is given for a turn.
     #[must_use]
     pub fn content<'t>(&self, turn: &'t str) -> Content<'t> {

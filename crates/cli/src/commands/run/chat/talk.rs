@@ -190,6 +190,9 @@ impl<'a> Chat<'a> {
             }
             Err(error) => {
                 self.turns.pop();
+                if let Some(album) = &mut self.album {
+                    album.forget_pending();
+                }
                 return Err(error);
             }
         }
