@@ -64,17 +64,16 @@ pub fn weighted(model: Model, path: &Path, args: &PlanArgs) -> Result<Model, Eng
     let model = match args.weights {
         Weights::Mapped if !model.is_compiled() => {
             let kept = kept_path(&model, path)?;
-            let mut compiled = match kept.is_file().then(|| kept_model(&model, &kept)) {
+            let found = kept.is_file().then(|| kept_model(&model, &kept));
+            if let Some(Err(error)) = &found {
+                note(format_args!("dctms: made again: {error}\n"));
+            }
+            let mut compiled = match found {
                 Some(Ok(compiled)) => {
                     note(format_args!("dctms: weights are mapped from {}\n", kept.display()));
                     compiled
                 }
-                Some(Err(error)) => {
-                    note(format_args!("dctms: made again: {error}\n"));
-                    make(path, &kept)?;
-                    kept_model(&model, &kept)?
-                }
-                None => {
+                Some(Err(_)) | None => {
                     make(path, &kept)?;
                     kept_model(&model, &kept)?
                 }
