@@ -27,6 +27,11 @@ pub struct Profile {
 /// Longest profile that is read, bytes.
 pub const PROFILE_BYTES_MAX: u64 = 64 * 1024;
 
+/// The name of the form.
+const FORMAT: &str = "dctms-machine";
+/// Its version.
+const VERSION: u32 = 1;
+
 /// The single rates, in the order of the file.
 const RATES: [&str; 9] = [
     "integer_ops_per_s",
@@ -69,6 +74,7 @@ pub fn read(text: &[u8]) -> Result<Profile, String> {
             value.as_u64().ok_or_else(|| format!("{key} is {value}, expected a whole number"))
         }
     };
+    form(&root)?;
     let lanes = whole("lanes")?;
     if !(1..=64).contains(&lanes) {
         return Err(format!("lanes is {lanes}: 1 to 64"));
@@ -98,6 +104,24 @@ pub fn read(text: &[u8]) -> Result<Profile, String> {
     products(&root, "products", &mut balance.products)?;
     products(&root, "float_products", &mut balance.float_products)?;
     Ok(Profile { lanes: lanes as u32, isa, memory_bytes, balance })
+}
+
+/// What says that it is a profile, and of which form: may be missing, must not be another.
+fn form(root: &Map<String, Value>) -> Result<(), String> {
+    let known = [
+        ("format", Value::from(FORMAT)),
+        ("version", Value::from(VERSION)),
+        ("token_points", Value::from(TOKEN_POINTS.to_vec())),
+    ];
+    for (key, expected) in known {
+        match root.get(key) {
+            Some(value) if *value != expected => {
+                return Err(format!("{key} is {value}, this program reads {expected}"));
+            }
+            Some(_) | None => {}
+        }
+    }
+    Ok(())
 }
 
 /// A number above zero (or zero, where that has a meaning), not absurdly large.
@@ -149,7 +173,7 @@ fn products(
 #[must_use]
 pub fn write(profile: &Profile, extra: &[(&str, String)]) -> String {
     let mut out = String::from("{\n");
-    let _ = writeln!(out, "\"format\":\"dctms-machine\",\"version\":1,");
+    let _ = writeln!(out, "\"format\":\"{FORMAT}\",\"version\":{VERSION},");
     let _ = writeln!(out, "\"lanes\":{},\"isa\":\"{}\",", profile.lanes, profile.isa);
     let _ = writeln!(out, "\"memory_bytes\":{},", profile.memory_bytes);
     let mut balance = profile.balance;
@@ -237,6 +261,9 @@ mod tests {
             (r#","cut_ps":"fast""#, "cut_ps is \"fast\""),
             (r#","element_ps":3"#, "element_ps is 3, expected an object"),
             (r#","element_ps":{"rope":null}"#, "element_ps.rope is null"),
+            (r#","format":"dctms-plan""#, "format is \"dctms-plan\", this program reads"),
+            (r#","version":2"#, "version is 2, this program reads 1"),
+            (r#","token_points":[1,2]"#, "token_points is [1,2], this program reads [1,"),
             (r#","products":{"q9":{}}"#, "products.q9: no such type"),
             (r#","products":{"q8_0":{"weight_ps":[1]}}"#, "products.q8_0.weight_ps: 7 numbers"),
         ];

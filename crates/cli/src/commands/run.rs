@@ -331,6 +331,13 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
     }
     if let (Some((path, file)), Some(trace)) = (timeline, prepared.runner.session().trace()) {
         trace::write(trace, prepared.lanes, file, path)?;
+        if trace.lost() > 0 {
+            note(format_args!(
+                "dctms: --trace keeps the newest {} records of a lane: {} older ones are lost\n",
+                trace::RECORDS,
+                trace.lost()
+            ));
+        }
     }
     // An answer that was cut short is one; none at all is no success.
     let unanswered = |sequence: &Sequence| {
