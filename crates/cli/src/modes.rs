@@ -71,10 +71,15 @@ pub fn pick(
         true => planned.choice.bounds.max_input_tokens,
         false => 0,
     };
+    let at = |mode: VisionMode| VisionMode::ALL.iter().position(|known| *known == mode);
+    let (serial, resident) = (at(VisionMode::Serial), at(VisionMode::PhaseResident));
+    let [serial, resident] = [serial, resident].map(|index| index.expect("ALL holds every mode"));
     let index = match asked {
-        Some(asked) => VisionMode::ALL.iter().position(|mode| *mode == asked).unwrap_or(0),
-        None if room(&plans[0]) > 0 && room(&plans[0]) >= room(&plans[1]) => 0,
-        None => 1,
+        Some(asked) => at(asked).unwrap_or(serial),
+        None if room(&plans[serial]) > 0 && room(&plans[serial]) >= room(&plans[resident]) => {
+            serial
+        }
+        None => resident,
     };
     let rows = plans.iter().enumerate().map(|(at, planned)| ModeRow {
         mode: planned.settings.mode,

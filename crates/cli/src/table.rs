@@ -4,6 +4,7 @@
 //! depends on the plan, the reasons of its bounds and the prices alone.
 
 use dctms_ir::plan::Envelope;
+use dctms_ir::region::Streams;
 use dctms_ir::{Plan, Residence};
 
 use crate::choice::Choice;
@@ -219,7 +220,8 @@ pub fn main_phase(plan: &Plan) -> String {
         }
     }
     for (count, phase) in counts.iter_mut().zip(&plan.program.phases) {
-        *count = if phase.is_loading() { 0 } else { *count };
+        // A region is two passes.
+        *count = if phase.is_loading() || Streams::of(phase).is_some() { 0 } else { *count };
     }
     // The first of equals, as the planner counts.
     let most = counts.iter().max().copied().unwrap_or(0);

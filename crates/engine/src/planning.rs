@@ -3,6 +3,7 @@
 
 use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
+use dctms_ir::region::Streams;
 use dctms_ir::{Dtype, Program};
 use dctms_models::{BuildOptions, VisionMode, VisionPart, build_program_with_vision, phases};
 use dctms_planner::{Activations, Balance, Choices, PlanOptions, Shaping};
@@ -306,9 +307,13 @@ fn programs(
 #[must_use]
 pub fn mode_of(plan: &Plan) -> VisionMode {
     let is_load = |name: &str| name.rsplit(':').next() == Some(phases::LOAD_VISION);
-    match plan.program.phases.iter().any(|phase| is_load(&phase.name)) {
-        true => VisionMode::PhaseResident,
-        false => VisionMode::Serial,
+    let phases = &plan.program.phases;
+    let comes_and_goes = phases.iter().any(|phase| is_load(&phase.name));
+    let overlaps = phases.iter().any(|phase| Streams::of(phase).is_some());
+    match (comes_and_goes, overlaps) {
+        (true, _) => VisionMode::PhaseResident,
+        (false, true) => VisionMode::Overlapped,
+        (false, false) => VisionMode::Serial,
     }
 }
 

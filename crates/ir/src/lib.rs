@@ -14,6 +14,7 @@ pub mod limits;
 pub mod op;
 pub mod plan;
 pub mod program;
+pub mod region;
 pub mod size;
 pub mod tensor;
 pub mod vision;

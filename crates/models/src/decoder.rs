@@ -8,6 +8,7 @@ mod pass;
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
 use dctms_ir::op::{AttentionShape, Epilogue, OpKind};
+use dctms_ir::region::add_region;
 use dctms_ir::tensor::{Term, kv_row_bytes};
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Program, Residence, Size};
@@ -71,6 +72,8 @@ pub mod phases {
     pub const VISION: &str = "vision";
     /// Appends tokens of a prompt.
     pub const PREFILL: &str = "prefill";
+    /// Both at once: a tile, and tokens of a prompt that need no tile beyond those before it.
+    pub const VISION_AND_PREFILL: &str = "vision+prefill";
     /// One token of each sequence.
     pub const DECODE: &str = "decode";
     /// Picks tokens.
@@ -157,6 +160,11 @@ pub fn build(
     forward(&mut builder, config, &weights, &host, (decode, &sequences.into(), None));
     sampling(&mut builder, config, options, &host, sample);
     flow(&mut builder.program, [prefill, decode, sample]);
+    if let (Some(VisionMode::Overlapped), Some(vision)) =
+        (vision.map(|part| part.mode), builder.program.phase_named(phases::VISION))
+    {
+        add_region(&mut builder.program, vision, prefill);
+    }
     Ok(builder.program)
 }
 

@@ -23,6 +23,8 @@ use crate::options::BuildOptions;
 pub enum VisionMode {
     /// Both sets, loaded once.
     Serial,
+    /// Both sets, and a step of the encoder may run beside one of the decoder.
+    Overlapped,
     /// The encoder's while it encodes, the decoder's while it reads and writes: each set is loaded
     /// again when its turn comes, into the bytes of the other.
     PhaseResident,
@@ -30,13 +32,15 @@ pub enum VisionMode {
 
 impl VisionMode {
     /// Every mode.
-    pub const ALL: [VisionMode; 2] = [VisionMode::Serial, VisionMode::PhaseResident];
+    pub const ALL: [VisionMode; 3] =
+        [VisionMode::Serial, VisionMode::Overlapped, VisionMode::PhaseResident];
 
     /// The name in text forms.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             VisionMode::Serial => "serial",
+            VisionMode::Overlapped => "overlapped",
             VisionMode::PhaseResident => "phase-resident",
         }
     }
@@ -92,7 +96,7 @@ pub fn build(
     let (host, images) = buffers(builder, part, options);
     let phase = builder.program.add_phase(phases::VISION);
     match part.mode {
-        VisionMode::Serial => {}
+        VisionMode::Serial | VisionMode::Overlapped => {}
         VisionMode::PhaseResident => drop(builder.load_weights_in(phases::LOAD_VISION)),
     }
     let mut lookup = Lookup::new(part.file);

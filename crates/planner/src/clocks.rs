@@ -1,10 +1,9 @@
-//! Happens-before as vector clocks, from a schedule that was woven in program order.
+//! Happens-before as vector clocks, from a schedule whose lanes and events have some order.
 //!
 //! `before[l]` is the number of tasks of lane `l` that happen before a task; `through` counts the
 //! task itself too. A task `a` is before `b` iff `through(a) ≤ before(b)` on every lane.
 
-use dctms_ir::ids::OpId;
-use dctms_ir::plan::Schedule;
+use dctms_ir::plan::{Schedule, Task};
 
 /// Clocks of one task.
 #[derive(Clone, Debug)]
@@ -17,35 +16,59 @@ pub struct TaskClock {
     pub through: Vec<u32>,
 }
 
-/// Clocks of every operation's tasks, in shard order.
+/// Clocks of every operation's tasks, by lane.
 #[must_use]
 pub fn clocks(schedule: &Schedule, ops: usize) -> Vec<Vec<TaskClock>> {
     let lanes = schedule.lanes.len();
     let mut result = vec![Vec::new(); ops];
-    let mut next = vec![0usize; lanes];
     let mut now = vec![vec![0u32; lanes]; lanes];
     let mut events = vec![vec![0u32; lanes]; schedule.events as usize];
-    for (op, tasks) in result.iter_mut().enumerate() {
-        for lane in 0..lanes {
-            let Some(task) = schedule.lanes[lane].get(next[lane]) else { continue };
-            if task.op != OpId::of(op) {
-                continue;
-            }
-            next[lane] += 1;
-            let mut before = now[lane].clone();
-            for event in &task.waits {
-                join(&mut before, &events[event.index()]);
-            }
-            let mut through = before.clone();
-            through[lane] += 1;
-            if let Some(event) = task.signals {
-                join(&mut events[event.index()], &through);
-            }
-            now[lane] = through.clone();
-            tasks.push(TaskClock { lane, before, through });
+    walk(schedule, &mut |lane, task| {
+        let mut before = now[lane].clone();
+        for event in &task.waits {
+            join(&mut before, &events[event.index()]);
         }
+        let mut through = before.clone();
+        through[lane] += 1;
+        if let Some(event) = task.signals {
+            join(&mut events[event.index()], &through);
+        }
+        now[lane] = through.clone();
+        result[task.op.index()].push(TaskClock { lane, before, through });
+    });
+    for tasks in &mut result {
+        tasks.sort_by_key(|task| task.lane);
     }
     result
+}
+
+/// Gives every task once, each after those of its lane before it and after all that signal what it
+/// waits for.
+pub fn walk<'s>(schedule: &'s Schedule, visit: &mut dyn FnMut(usize, &'s Task)) {
+    let mut pending = vec![0u32; schedule.events as usize];
+    for event in schedule.lanes.iter().flatten().filter_map(|task| task.signals) {
+        pending[event.index()] += 1;
+    }
+    let mut next = vec![0usize; schedule.lanes.len()];
+    let mut moved = true;
+    while moved {
+        moved = false;
+        for (lane, tasks) in schedule.lanes.iter().enumerate() {
+            while let Some(task) = tasks.get(next[lane]) {
+                if task.waits.iter().any(|event| pending[event.index()] > 0) {
+                    break;
+                }
+                visit(lane, task);
+                if let Some(event) = task.signals {
+                    pending[event.index()] -= 1;
+                }
+                next[lane] += 1;
+                moved = true;
+            }
+        }
+    }
+    let whole = next.iter().zip(&schedule.lanes).all(|(next, tasks)| *next == tasks.len());
+    assert!(whole, "a schedule in which every task can start");
 }
 
 /// Whether a task with this `through` is before one with this `before`.

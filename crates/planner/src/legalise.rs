@@ -12,6 +12,7 @@ use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::{ALIGNMENT_BYTES, BLOCK, TILE};
 use dctms_ir::op::{Activation, AttentionShape, Epilogue, Op, OpKind};
 use dctms_ir::plan::Preference;
+use dctms_ir::region::{Streams, stream_of};
 use dctms_ir::tensor::{Term, activation_bytes, quantised_bytes};
 use dctms_ir::{Dtype, Program, Residence, Size, Tensor};
 
@@ -219,7 +220,7 @@ impl<'a> Rewriter<'a> {
         let waits = self.only_sum(op.outputs[0]) || self.only_gate(op);
         let mut op = op.clone();
         if self.takes_quantised(op.inputs[1]) {
-            op.inputs[0] = self.quantise(op.inputs[0]);
+            op.inputs[0] = self.quantise(op.inputs[0], &op);
         }
         match waits {
             true => {
@@ -259,7 +260,7 @@ impl<'a> Rewriter<'a> {
     }
 
     /// The quantised form of a value, made now unless it is there already.
-    fn quantise(&mut self, value: TensorId) -> TensorId {
+    fn quantise(&mut self, value: TensorId, reader: &Op) -> TensorId {
         if let Some(blocks) = self.quantised.get(&value) {
             return *blocks;
         }
@@ -267,8 +268,15 @@ impl<'a> Rewriter<'a> {
         self.quantised.insert(value, blocks);
         let producer = self.program.tensor(value).name.clone();
         let short = producer.split_once('.').map_or(producer.as_str(), |(_, rest)| rest);
+        // In a region a value that both streams see is quantised by the one that reads it first.
+        let stream = stream_of(reader);
+        let region = Streams::of(&self.program.phases[self.phase.index()]).is_some();
+        let name = match region && short.split('.').next() != Some(stream) {
+            true => format!("{stream}.{short}.quantise"),
+            false => format!("{short}.quantise"),
+        };
         self.emit(Op {
-            name: format!("{short}.quantise"),
+            name,
             kind: OpKind::Quantise,
             inputs: vec![value],
             outputs: vec![blocks],

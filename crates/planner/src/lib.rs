@@ -17,9 +17,11 @@ pub mod passing;
 pub mod place;
 pub mod predict;
 pub mod rates;
+pub mod region;
 pub mod reuse;
 pub mod roofline;
 pub mod schedule;
+pub mod timeline;
 pub mod witness;
 
 pub use choices::{Choice, Choices, Shaping};
@@ -33,6 +35,7 @@ use dctms_ir::ids::PhaseId;
 use dctms_ir::join::{Steps, join};
 use dctms_ir::limits::{LANES_MAX, PAGE_BYTES};
 use dctms_ir::plan::{Bounds, Envelope, Machine, OrderReport, Preference, RuntimeBytes};
+use dctms_ir::region::Streams;
 use dctms_ir::tensor::Term;
 use dctms_ir::{Plan, Program};
 
@@ -115,15 +118,22 @@ fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanE
     let (choices, rates) = (&options.choices, (&options.balance, &options.bounds));
     let none = BTreeSet::new();
     let mut schedules = Vec::new();
+    let mut layouts = Vec::new();
+    let bytes = place::sizes(&program)?;
     for phase in &phases {
-        schedules.push(match choices.has(Choice::Alignment) {
-            true => schedule::schedule(&program, *phase, lanes, &none)?,
-            false => schedule::unaligned(&program, *phase, lanes)?,
-        });
+        let (schedule, layout) =
+            match (Streams::of(&program.phases[phase.index()]), choices.has(Choice::Alignment)) {
+                (_, false) => (schedule::unaligned(&program, *phase, lanes)?, None),
+                (None, true) => (schedule::schedule(&program, *phase, lanes, &none)?, None),
+                (Some(streams), true) => {
+                    region::schedule(&program, *phase, (lanes, streams), rates, &bytes)?
+                }
+            };
+        schedules.push(schedule);
+        layouts.push(layout);
     }
     if choices.preference == Preference::MemoryFirst {
-        let sizes = place::sizes(&program)?;
-        reuse::add_cuts(&mut program, &mut schedules, &sizes, rates, choices)?;
+        reuse::add_cuts(&mut program, &mut schedules, &bytes, rates, choices)?;
     }
     let (mut placements, arena, regions) = place::place(&mut program, &schedules, choices)?;
     let (buffers, summary) = paper::colour(&program, &mut placements)?;
@@ -163,7 +173,9 @@ fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanE
 /// Takes the order of least peak where that saves bytes, and (unless memory goes first) costs no
 /// cut.
 fn order_phase(program: &mut Program, phase: PhaseId, shaping: &Shaping) -> Result<(), PlanError> {
-    if program.phases[phase.index()].name.ends_with("load") {
+    let own = &program.phases[phase.index()];
+    // The streams of a region do not order each other: there is nothing to search.
+    if own.name.ends_with("load") || Streams::of(own).is_some() {
         return Ok(());
     }
     let found = order::least_peak(program, phase)?;
@@ -189,7 +201,8 @@ fn order_phase(program: &mut Program, phase: PhaseId, shaping: &Shaping) -> Resu
 fn orders(program: &Program) -> Result<Vec<OrderReport>, PlanError> {
     let mut reports = Vec::new();
     for phase in (0..program.phases.len()).map(PhaseId::of) {
-        if program.phases[phase.index()].name.ends_with("load") {
+        let own = &program.phases[phase.index()];
+        if own.name.ends_with("load") || Streams::of(own).is_some() {
             continue;
         }
         let found = order::least_peak(program, phase)?;

@@ -4,6 +4,7 @@
 
 use dctms_ir::contract::accesses;
 use dctms_ir::plan::{ColourBuffer, Interval, Placement, Summary};
+use dctms_ir::region::Streams;
 use dctms_ir::{Program, Residence};
 
 use crate::error::PlanError;
@@ -53,7 +54,9 @@ pub fn colour(
             placements[*id].buffer = Some(buffer as u32);
             sum = sum.saturating_add(placements[*id].bytes);
         }
-        if !phase.is_loading() && members.len() as u64 > summary.logical_tensors {
+        // Of one pass: a region is two.
+        let one_pass = !phase.is_loading() && Streams::of(phase).is_none();
+        if one_pass && members.len() as u64 > summary.logical_tensors {
             summary = Summary {
                 logical_tensors: members.len() as u64,
                 physical_buffers: (buffers.len() - base) as u64,

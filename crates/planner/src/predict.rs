@@ -1,9 +1,9 @@
 //! How long a step will take, from the plan and a machine's rates.
 //!
-//! Each lane walks its list. A task takes the larger of two times: its arithmetic at the rate of
-//! its kernel for this number of tokens, and its bytes at the bandwidth of the level that holds
-//! them. At a cut all lanes go on from the latest of them. The sum is the *critical path* of the
-//! schedule, in picoseconds.
+//! Each lane walks its list ([`crate::timeline`]). A task takes the larger of two times: its
+//! arithmetic at the rate of its kernel for this number of tokens, and its bytes at the bandwidth
+//! of the level that holds them. At a cut all lanes go on from the latest of them. The sum is the
+//! *critical path* of the schedule, in picoseconds.
 //!
 //! What is left out: writes of activations (they stay in the caches), and whatever else the
 //! machine does. See docs/schedule.md.
@@ -19,6 +19,7 @@ use dctms_ir::{Dtype, Program, Residence, Size, TensorId};
 
 use crate::error::PlanError;
 use crate::rates::{Balance, Element};
+use crate::timeline::timeline;
 
 /// A step to be predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,40 +104,7 @@ impl Work {
 /// # Errors
 /// An operation that breaks its contract.
 pub fn step_ps(scene: &Scene<'_>, balance: &Balance, step: Step) -> Result<f64, PlanError> {
-    let meter = Meter::new(scene, balance, step);
-    let ops = &scene.program.phases[scene.phase.index()].ops;
-    let works: Vec<Work> = ops.iter().map(|op| meter.work(op)).collect();
-    let units: Vec<u64> = ops.iter().map(|op| meter.units(op)).collect::<Result<_, _>>()?;
-    let lanes = scene.schedule.lanes.len();
-    let mut clock = vec![0f64; lanes];
-    let mut next = vec![0usize; lanes];
-    // Tasks between two cuts depend on nothing of another lane: a segment is a run of tasks.
-    loop {
-        let mut moved = false;
-        for (lane, tasks) in scene.schedule.lanes.iter().enumerate() {
-            let mut first = true;
-            while let Some(task) = tasks.get(next[lane]) {
-                if !task.waits.is_empty() && !first {
-                    break;
-                }
-                first = false;
-                let share = match shardable(&ops[task.op.index()].kind) {
-                    true => share(units[task.op.index()], task.shard, task.shards),
-                    false => 1.0,
-                };
-                let together = if task.shards == 1 { 1.0 } else { lanes as f64 };
-                clock[lane] += works[task.op.index()].lane_ps(share, together) + balance.task_ps;
-                next[lane] += 1;
-                moved = true;
-            }
-        }
-        if !moved {
-            break;
-        }
-        let latest = clock.iter().copied().fold(0.0, f64::max);
-        clock.fill(latest + if lanes > 1 { balance.cut_ps } else { 0.0 });
-    }
-    Ok(clock[0] + balance.run_ps)
+    Ok(timeline(scene, balance, step)?.end_ps)
 }
 
 /// What is expected of a decoder's phases: a chunk and a whole prompt, a decode step at position 0
@@ -201,7 +169,7 @@ pub fn predictions(
 }
 
 /// The part of an operation's units that a shard has.
-fn share(units: u64, shard: u32, shards: u32) -> f64 {
+pub(crate) fn share(units: u64, shard: u32, shards: u32) -> f64 {
     let (shard, shards) = (u64::from(shard), u64::from(shards));
     let own = (shard + 1) * units / shards - shard * units / shards;
     own as f64 / units.max(1) as f64
@@ -240,7 +208,7 @@ impl<'a> Meter<'a> {
     }
 
     /// Units along which an operation is cut.
-    fn units(&self, op: &Op) -> Result<u64, PlanError> {
+    pub(crate) fn units(&self, op: &Op) -> Result<u64, PlanError> {
         if let OpKind::AttentionDecodePartial(shape) = &op.kind {
             let segments = self.seen(shape, 0).div_ceil(dctms_ir::limits::SEGMENT);
             return Ok(u64::from(shape.kv_heads) * segments * self.step.tokens);

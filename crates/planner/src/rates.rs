@@ -160,6 +160,16 @@ impl Balance {
         &table[index_of(dtype)]
     }
 
+    /// How many times longer the same bytes take when only `some` lanes read them, which do not
+    /// reach what all of them do.
+    #[must_use]
+    pub fn fewer_lanes(&self, some: u32) -> f64 {
+        if some >= self.lanes {
+            return 1.0;
+        }
+        (self.read_bytes_per_s / (self.lane_read_bytes_per_s * f64::from(some))).max(1.0)
+    }
+
     /// The rates when `lanes` work in place of those measured: arithmetic in proportion, memory up
     /// to what was measured with all of them.
     #[must_use]

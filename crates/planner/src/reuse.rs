@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dctms_ir::ids::PhaseId;
 use dctms_ir::plan::{Bounds, Placement, Schedule};
+use dctms_ir::region::Streams;
 use dctms_ir::{Op, Program};
 
 use crate::choices::Choices;
@@ -44,6 +45,11 @@ pub fn add_cuts(
     let mut cuts: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); schedules.len()];
     let mut needs = Vec::new();
     for (index, schedule) in schedules.iter().enumerate() {
+        // A region's lanes are shared between its streams: cuts over all of them would undo that.
+        if Streams::of(&program.phases[index]).is_some() {
+            needs.push(0);
+            continue;
+        }
         needs.push(transient_bytes(program, PhaseId::of(index), schedule, choices)?);
     }
     for _ in 0..ROLES_MAX {

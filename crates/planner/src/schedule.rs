@@ -8,11 +8,12 @@
 //! depend only within a lane and ask for none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use dctms_ir::Program;
 use dctms_ir::contract::{Access, Split, accesses, shardable};
 use dctms_ir::ids::{EventId, OpId, PhaseId, TensorId};
-use dctms_ir::op::OpKind;
+use dctms_ir::op::{Op, OpKind};
 use dctms_ir::plan::{Schedule, Task};
 
 use crate::error::PlanError;
@@ -40,7 +41,7 @@ pub fn unaligned(program: &Program, phase: PhaseId, lanes: u32) -> Result<Schedu
 
 /// Whether a dependency within a lane is told from one across lanes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Alignment {
+pub(crate) enum Alignment {
     Counts,
     Ignored,
 }
@@ -51,33 +52,14 @@ fn weave(
     lanes: u32,
     (more, alignment): (&BTreeSet<usize>, Alignment),
 ) -> Result<Schedule, PlanError> {
-    let ops = &program.phases[phase.index()].ops;
-    let lanes = lanes as usize;
-    let mut weaver = Weaver::new(lanes, alignment);
-    let mut load = vec![0u64; lanes];
-    for (index, op) in ops.iter().enumerate() {
-        let lanes_of_op = match shardable(&op.kind) {
-            true => (0..lanes).collect(),
-            false => vec![single_lane(&op.kind, &mut load)],
-        };
+    let mut weaver = Weaver::new(lanes as usize, alignment);
+    for (index, op) in program.phases[phase.index()].ops.iter().enumerate() {
         if more.contains(&index) {
             weaver.cut_here();
         }
-        weaver.add(OpId::of(index), &accesses(op)?, &lanes_of_op);
+        weaver.op(index, op)?;
     }
     Ok(weaver.finish())
-}
-
-/// Loading is spread by bytes; any other operation that cannot be cut runs on lane 0.
-fn single_lane(kind: &OpKind, load: &mut [u64]) -> usize {
-    match kind {
-        OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => {
-            let lane = (0..load.len()).min_by_key(|lane| load[*lane]).unwrap_or(0);
-            load[lane] = load[lane].saturating_add(source.bytes);
-            lane
-        }
-        _ => 0,
-    }
 }
 
 /// An access since the last cut, and the lanes that its operation runs on.
@@ -86,8 +68,13 @@ struct Seen {
     lanes: Vec<usize>,
 }
 
-struct Weaver {
+/// Weaves operations into the lanes of a group, cut by cut.
+pub(crate) struct Weaver {
     schedule: Schedule,
+    /// The lanes that operations are cut over.
+    group: Range<usize>,
+    /// Bytes that each lane loads.
+    load: Vec<u64>,
     /// Accesses since the last cut, by tensor.
     seen: BTreeMap<TensorId, Vec<Seen>>,
     /// Length of each lane at the last cut.
@@ -98,13 +85,44 @@ struct Weaver {
 }
 
 impl Weaver {
-    fn new(lanes: usize, alignment: Alignment) -> Self {
+    pub(crate) fn new(lanes: usize, alignment: Alignment) -> Self {
         Self {
             schedule: Schedule { lanes: vec![Vec::new(); lanes], events: 0 },
+            group: 0..lanes,
+            load: vec![0; lanes],
             seen: BTreeMap::new(),
             cut_at: vec![0; lanes],
             pending: vec![None; lanes],
             alignment,
+        }
+    }
+
+    /// From now on operations are cut over these lanes. What they need of lanes that were in no
+    /// group with these is for the caller to order.
+    pub(crate) fn regroup(&mut self, group: Range<usize>) {
+        self.group = group;
+        self.seen.clear();
+    }
+
+    /// The next operation, the `index`-th of its phase.
+    pub(crate) fn op(&mut self, index: usize, op: &Op) -> Result<(), PlanError> {
+        let lanes: Vec<usize> = match shardable(&op.kind) {
+            true => self.group.clone().collect(),
+            false => vec![self.single_lane(&op.kind)],
+        };
+        self.add(OpId::of(index), &accesses(op)?, &lanes);
+        Ok(())
+    }
+
+    /// Loading is spread by bytes; any other operation that cannot be cut runs on the first lane.
+    fn single_lane(&mut self, kind: &OpKind) -> usize {
+        match kind {
+            OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => {
+                let lane = self.group.clone().min_by_key(|lane| self.load[*lane]).unwrap_or(0);
+                self.load[lane] = self.load[lane].saturating_add(source.bytes);
+                lane
+            }
+            _ => self.group.start,
         }
     }
 
@@ -134,7 +152,7 @@ impl Weaver {
             let conflict = seen.access.mode.writes() || access.mode.writes();
             let within = match self.alignment {
                 Alignment::Counts => within_lanes(seen, access, lanes),
-                Alignment::Ignored => self.cut_at.len() == 1,
+                Alignment::Ignored => self.group.len() == 1,
             };
             conflict && !within
         })
@@ -142,18 +160,19 @@ impl Weaver {
 
     /// A cut that no data ask for, unless one has just been made or there is one lane.
     fn cut_here(&mut self) {
-        let some = self.schedule.lanes.iter().zip(&self.cut_at).any(|(lane, at)| lane.len() > *at);
-        if some && self.cut_at.len() > 1 {
+        let some = self.group.clone().any(|l| self.schedule.lanes[l].len() > self.cut_at[l]);
+        if some && self.group.len() > 1 {
             self.cut();
         }
     }
 
     /// All lanes meet: the last task of each lane since the previous cut signals one event, and
     /// the next task of each lane waits for it.
-    fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) -> EventId {
         let event = EventId(self.schedule.events);
         self.schedule.events += 1;
-        for (lane, tasks) in self.schedule.lanes.iter_mut().enumerate() {
+        for lane in self.group.clone() {
+            let tasks = &mut self.schedule.lanes[lane];
             if tasks.len() > self.cut_at[lane] {
                 let last = tasks.last_mut().expect("longer than at the cut");
                 last.signals = Some(event);
@@ -162,9 +181,10 @@ impl Weaver {
             self.pending[lane] = Some(event);
         }
         self.seen.clear();
+        event
     }
 
-    fn finish(self) -> Schedule {
+    pub(crate) fn finish(self) -> Schedule {
         self.schedule
     }
 }

@@ -9,6 +9,7 @@ use dctms_ir::op::{
     Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source,
 };
 use dctms_ir::program::{ModelInfo, Program};
+use dctms_ir::region::add_region;
 use dctms_ir::tensor::Term;
 use dctms_ir::vision::{FullAttentionShape, VisionOp};
 use dctms_ir::{Dtype, PhaseId, Residence, Size, Tensor, TensorId, contract};
@@ -61,6 +62,23 @@ pub fn program(random: &mut Random, extent: Extent) -> Program {
     }
     maker.flow(extent.phases);
     maker.program
+}
+
+/// A random program with regions of two of its phases.
+#[must_use]
+pub fn with_regions(random: &mut Random, extent: Extent) -> Program {
+    let extent = Extent { phases: extent.phases.max(2), ..extent };
+    let mut program = program(random, extent);
+    for _ in 0..random.between(1, 2) {
+        // Phases form a chain: the one after `behind` may be ahead of it, and any before that one.
+        let behind = 1 + random.below(extent.phases - 1);
+        let ahead = 1 + random.below(behind + 1);
+        let name = format!("phase{}+phase{}", ahead - 1, behind - 1);
+        if ahead != behind && program.phase_named(&name).is_none() {
+            add_region(&mut program, PhaseId::of(ahead), PhaseId::of(behind));
+        }
+    }
+    program
 }
 
 /// Several random programs as one; with [`Steps::Overlapping`] some pairs of their steps overlap.

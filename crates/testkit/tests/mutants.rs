@@ -29,8 +29,9 @@ fn random_plan(random: &mut Random) -> Plan {
         ops: random.between(2, 8) as usize,
     };
     let lanes = random.between(1, 4) as usize;
-    // Every third program is several, resident together.
-    let program = match random.below(6) {
+    // Every fourth program is several, resident together; every fourth has regions.
+    let program = match random.below(8) {
+        2 | 3 => generate::with_regions(random, extent),
         0 => generate::joined(random, 2, extent, Steps::Exclusive),
         1 => generate::joined(random, 2, extent, Steps::Overlapping),
         _ => generate::program(random, extent),
