@@ -11,7 +11,7 @@ use dctms_text::{ControlTokens, LeadingSpace, StreamDecoder, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
-use crate::runner::{Prefilled, Runner, Step};
+use crate::runner::{Chunk, IMAGE_ROW, Prefilled, Runner, Step};
 
 /// Longest stop text, bytes: so much output is held back to look for one.
 pub const STOP_BYTES_MAX: usize = 256;
@@ -174,6 +174,28 @@ impl Sequence {
     #[must_use]
     pub fn finish(&self) -> Option<Finish> {
         self.finish
+    }
+
+    /// Whether the next `chunk` tokens are not the last ones and have no row of the pictures'
+    /// embeddings from `row` on.
+    #[must_use]
+    pub fn is_ready(&self, chunk: usize, row: u32) -> bool {
+        let rest = &self.context[self.cached..];
+        let is_there = |token: &u32| *token & IMAGE_ROW == 0 || *token ^ IMAGE_ROW < row;
+        self.finish.is_none() && rest.len() > chunk && rest[..chunk].iter().all(is_there)
+    }
+
+    /// The next `chunk` tokens.
+    #[must_use]
+    pub fn ahead(&self, chunk: usize) -> Chunk<'_> {
+        let tokens = &self.context[self.cached..self.cached + chunk];
+        Chunk { slot: self.slot, tokens, position: self.position() }
+    }
+
+    /// The next `chunk` tokens are in the caches now.
+    pub fn read(&mut self, chunk: usize) {
+        self.cached += chunk;
+        assert!(self.cached < self.context.len(), "the last chunk gives the logits");
     }
 
     /// SHA-256 of the logits of the sampled steps.

@@ -16,6 +16,7 @@ use dctms_image::{ImageBounds, ImageError, decode};
 
 use crate::error::{Class, EngineError};
 use crate::eyes::{Placed, Tiler};
+use crate::generation::Sequence;
 use crate::runner::Runner;
 
 /// What encoding a picture took.
@@ -29,6 +30,8 @@ pub struct EncodeTimes {
     pub encode_s: f64,
     /// Tiles.
     pub tiles: u32,
+    /// Chunks of prompts that were read beside them.
+    pub chunks: u32,
 }
 
 /// Reads a picture's header, cuts it, and places it at `first_row` of the embeddings.
@@ -56,9 +59,29 @@ pub fn place(
 pub fn encode(
     path: &Path,
     bounds: &ImageBounds,
-    (tiler, placed): (&Tiler, &Placed),
+    seen: (&Tiler, &Placed),
     runner: &mut Runner,
 ) -> Result<EncodeTimes, EngineError> {
+    encode_beside(path, bounds, seen, runner, &mut [])
+}
+
+/// As [`encode`], and reads ahead where the plan overlaps the two: beside each tile a whole chunk
+/// of the first sequence that has one whose pictures are encoded. All pictures before this one
+/// must be. Whatever follows goes on where the sequences then are; the answer is the same.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_beside(
+    path: &Path,
+    bounds: &ImageBounds,
+    (tiler, placed): (&Tiler, &Placed),
+    runner: &mut Runner,
+    readers: &mut [Sequence],
+) -> Result<EncodeTimes, EngineError> {
+    let chunk = match runner.overlaps() {
+        true => runner.bounds().prefill_chunk as usize,
+        false => usize::MAX,
+    };
     let start = Instant::now();
     let file = open(path)?;
     let read = |error: std::io::Error| named(path, &ImageError::from(error));
@@ -77,10 +100,18 @@ pub fn encode(
         let size = placed.layout.size(part);
         let tokens = tiler.tokens(size);
         let tile = (size.pixels() as usize * 3, tiler.grid(size), tokens);
-        runner.encode_tile(tile, row, |pixels| {
+        let render = |pixels: &mut [u8]| {
             placed.layout.render(&picture, part, pixels);
             rendered = Instant::now();
-        })?;
+        };
+        match readers.iter_mut().find(|reader| reader.is_ready(chunk, row)) {
+            Some(reader) => {
+                runner.encode_tile_beside(tile, row, render, reader.ahead(chunk))?;
+                reader.read(chunk);
+                times.chunks += 1;
+            }
+            None => runner.encode_tile(tile, row, render)?,
+        }
         times.render_s += (rendered - start).as_secs_f64();
         times.encode_s += rendered.elapsed().as_secs_f64();
         times.tiles += 1;

@@ -4,6 +4,8 @@
 //! logits out; text, requests and bounds of a conversation are for the callers. From
 //! [`Runner::load`] on, nothing here allocates.
 
+mod overlap;
+
 use dctms_exec::sample::SamplerRecord;
 use dctms_exec::{
     CertifiedPlan, ConstantBytes, HostTensor, LoadHost, Ran, RetiredSession, Session,
@@ -12,13 +14,15 @@ use dctms_exec::{
 use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::limits::SEGMENT;
 use dctms_ir::plan::Bounds;
-use dctms_models::names;
+use dctms_models::{names, phases};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
 use crate::model::ModelFiles;
 use crate::planning::PENALTY_WINDOW;
 use crate::turns::{Reloads, Turn, Turns};
+
+pub use overlap::Chunk;
 
 /// Marks a token of a prompt that is no token: the rest of its bits are a row of the pictures'
 /// embeddings.
@@ -85,6 +89,8 @@ struct Dims {
 /// What only a model with eyes has.
 struct SeeingTensors {
     phase: PhaseId,
+    /// A tile beside a chunk, where the plan has such a region.
+    region: Option<PhaseId>,
     pixels: HostTensor,
     grid: HostTensor,
     first_row: HostTensor,
@@ -139,10 +145,11 @@ impl Runner {
             random: tensor(names::RANDOM)?,
             tokenizer: plan.program.tensor_named(names::TOKENIZER),
         };
-        let eyes = match phase("vision") {
+        let eyes = match phase(phases::VISION) {
             Err(_) => None,
-            Ok(phase) => Some(SeeingTensors {
-                phase,
+            Ok(vision) => Some(SeeingTensors {
+                phase: vision,
+                region: plan.program.phase_named(phases::VISION_AND_PREFILL),
                 pixels: tensor(names::PIXELS)?,
                 grid: tensor(names::GRID)?,
                 first_row: tensor(names::FIRST_ROW)?,
@@ -257,17 +264,29 @@ impl Runner {
         self.session.constant(self.host.tokenizer?)
     }
 
-    /// Encodes a tile: `write` fills its pixels, RGB bytes row by row; `grid` is its rows and
-    /// columns of patches. Its `tokens` embeddings stand from `first_row` on.
+    /// Encodes a tile, given as its pixels' bytes, its rows and columns of patches, and its tokens;
+    /// `write` fills the pixels, RGB row by row. Its embeddings stand from `first_row` on.
     ///
     /// # Errors
     /// Class `Usage` for a model without eyes, `OverBound` for a tile over the plan's bounds.
     pub fn encode_tile(
         &mut self,
-        (pixel_bytes, grid, tokens): (usize, [u32; 2], u32),
+        tile: (usize, [u32; 2], u32),
         first_row: u32,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<(), EngineError> {
+        let phase = self.stage_tile(tile, first_row, write)?.phase;
+        self.take_turn(Turn::Vision)?;
+        Ok(self.session.run(phase)?)
+    }
+
+    /// Writes a tile's pixels and sizes.
+    fn stage_tile(
+        &mut self,
+        (pixel_bytes, grid, tokens): (usize, [u32; 2], u32),
+        first_row: u32,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<&SeeingTensors, EngineError> {
         let Some(eyes) = &self.eyes else {
             return Err(EngineError::new(Class::Usage, "this plan has no vision file"));
         };
@@ -292,9 +311,7 @@ impl Runner {
                 self.session.set_dim(dim, u64::from(value))?;
             }
         }
-        let phase = eyes.phase;
-        self.take_turn(Turn::Vision)?;
-        Ok(self.session.run(phase)?)
+        Ok(eyes)
     }
 
     /// A constant, once loaded.
@@ -321,14 +338,7 @@ impl Runner {
         let chunk = self.bounds.prefill_chunk as usize;
         let mut done = 0;
         for part in tokens.chunks(chunk) {
-            self.place(part.len(), |index| Step {
-                slot,
-                token: part[index],
-                position: position + (done + index) as u32,
-            });
-            self.session.integers_mut(self.host.rows)[0] = part.len() as u32 - 1;
-            self.session.set_dim(self.dims.tokens, part.len() as u64)?;
-            self.session.set_dim(self.dims.rows, 1)?;
+            self.stage_chunk(Chunk { slot, tokens: part, position: position + done as u32 })?;
             self.take_turn(Turn::Text)?;
             let ran = self.session.run_unless(self.phases.prefill, &self.interrupt)?;
             if ran == Ran::Interrupted {

@@ -250,17 +250,20 @@ fn check_prompt(longest: u64, limit: Option<u64>, bounds: &Bounds) -> Result<(),
     Ok(())
 }
 
-/// Decodes and encodes the pictures, one after another.
+/// Decodes and encodes the pictures, one after another; beside them reads what is ready of the
+/// prompts, where the plan overlaps the two.
 fn see(
     args: &RunArgs,
     prepared: &mut Prepared,
     seen: Option<&(Tiler, Vec<Placed>)>,
+    sequences: &mut [Sequence],
 ) -> Result<Vec<(Placed, EncodeTimes)>, Failure> {
     let Some((tiler, placed)) = seen else { return Ok(Vec::new()) };
     let limits = settings(&args.plan)?.images;
     let mut pictures = Vec::with_capacity(placed.len());
     for (path, placed) in args.images.iter().zip(placed) {
-        let times = images::encode(path, &limits, (tiler, placed), &mut prepared.runner)?;
+        let times =
+            images::encode_beside(path, &limits, (tiler, placed), &mut prepared.runner, sequences)?;
         pictures.push((*placed, times));
     }
     Ok(pictures)
@@ -272,7 +275,6 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
         Some(path) => Some((path, trace::create(path)?)),
         None => None,
     };
-    let pictures = see(args, prepared, seen.as_ref())?;
     let bounds = prepared.runner.bounds().clone();
     let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
     let limit = args.limit.unwrap_or(bounds.max_output_tokens) as usize;
@@ -282,6 +284,7 @@ fn generate_all(args: &RunArgs, ready: &mut Ready) -> Result<(), Failure> {
         sequence.begin(prompt, limit)?;
         sequences.push(sequence);
     }
+    let pictures = see(args, prepared, seen.as_ref(), &mut sequences)?;
     let tables = prepared.runner.tokenizer_tables();
     let tokenizer = prepared
         .vocabulary

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use dctms_engine::eyes::{Piece, Placed, Tiler};
+use dctms_engine::generation::Sequence;
 use dctms_engine::pictures::{self, EncodeTimes};
 use dctms_engine::runner::IMAGE_ROW;
 use dctms_engine::{Class, EngineError, ImageLimits, Model, Runner};
@@ -78,11 +79,25 @@ pub fn place_all(
 pub fn encode(
     path: &Path,
     limits: &ImageLimits,
-    (tiler, placed): (&Tiler, &Placed),
+    seen: (&Tiler, &Placed),
     runner: &mut Runner,
 ) -> Result<EncodeTimes, EngineError> {
+    encode_beside(path, limits, seen, runner, &mut [])
+}
+
+/// As [`encode`]; where the plan overlaps the two, chunks of prompts are read beside the tiles.
+///
+/// # Errors
+/// As [`pictures::encode_beside`].
+pub fn encode_beside(
+    path: &Path,
+    limits: &ImageLimits,
+    seen: (&Tiler, &Placed),
+    runner: &mut Runner,
+    readers: &mut [Sequence],
+) -> Result<EncodeTimes, EngineError> {
     let _scope = HEAP.scope(Region::Image);
-    pictures::encode(path, &limits.bounds(), (tiler, placed), runner)
+    pictures::encode_beside(path, &limits.bounds(), seen, runner, readers)
 }
 
 /// Whether a template writes pictures' marks itself.

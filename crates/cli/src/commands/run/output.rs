@@ -215,7 +215,8 @@ impl Report<'_> {
             let _ = write!(
                 out,
                 "{comma}{{\"width\":{},\"height\":{},\"tiles\":{},\"tokens\":{},\
-                 \"decode_ms\":{:.3},\"resize_ms\":{:.3},\"encode_ms\":{:.3}}}",
+                 \"decode_ms\":{:.3},\"resize_ms\":{:.3},\"encode_ms\":{:.3},\
+                 \"chunks_beside\":{}}}",
                 placed.size.width,
                 placed.size.height,
                 times.tiles,
@@ -223,6 +224,7 @@ impl Report<'_> {
                 times.decode_s * 1000.0,
                 times.render_s * 1000.0,
                 times.encode_s * 1000.0,
+                times.chunks,
             );
         }
         let heap = HEAP.figures(Region::Image);
