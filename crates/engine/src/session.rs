@@ -195,7 +195,11 @@ impl Generator {
     }
 }
 
-fn rendered(
+/// A conversation of one user message as the prompt of a model, by its chat template.
+///
+/// # Errors
+/// Class `File` for a template that fails.
+pub fn rendered(
     template: Option<&str>,
     tokenizer: &Tokenizer<'_>,
     message: &str,
@@ -210,7 +214,11 @@ fn rendered(
     ChatTemplate::new(template, tokenizer).and_then(|t| t.render(&conversation)).map_err(file)
 }
 
-fn encoded(tokenizer: &Tokenizer<'_>, text: &str) -> Result<Vec<u32>, EngineError> {
+/// Token ids of a rendered prompt.
+///
+/// # Errors
+/// Class `OverBound` for a text that is too long.
+pub fn encoded(tokenizer: &Tokenizer<'_>, text: &str) -> Result<Vec<u32>, EngineError> {
     let options = EncodeOptions { special_text: SpecialText::Parse, ends: Ends::None };
     let mut scratch = Scratch::with_text_bytes_max(tokenizer.facts().kind, text.len());
     let mut ids = Vec::new();
