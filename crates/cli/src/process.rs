@@ -10,6 +10,7 @@ use dctms_ir::plan::{Bounds, Envelope};
 use dctms_system::heap::Region;
 use dctms_system::machine::machine_memory;
 use dctms_system::seal::Seal;
+use dctms_text::VocabularyKind;
 
 use crate::HEAP;
 use crate::args::UsageError;
@@ -68,6 +69,15 @@ pub struct Prepared {
     pub unlocked: Option<String>,
     /// The kernel refuses every further byte of address space until this is lifted.
     pub seal: Seal,
+}
+
+impl Prepared {
+    /// The kind of its vocabulary, for the scratch of encoding.
+    #[must_use]
+    pub fn vocabulary_kind(&self) -> VocabularyKind {
+        let vocabulary = self.vocabulary.as_ref();
+        vocabulary.map_or(VocabularyKind::BytePair, |vocabulary| vocabulary.layout.facts().kind)
+    }
 }
 
 /// Arguments and environment, bytes with 8 for each: what the main thread's stack has room for.

@@ -1,13 +1,18 @@
-//! The room of a conversation: how much text it may hold, and the heap that this takes.
+//! The room of a conversation, and of requests: how much text they may hold, and the heap that
+//! this takes.
 //!
 //! A conversation keeps its messages, the rendered text that the caches hold, and encodes the next
-//! turn beside them, all in the sealed process. Everything here grows by the position of the
-//! context, so that a plan for a conversation can be priced like any other. The same bounds are
-//! enforced turn by turn (`commands/run/chat/`); what they refuse is refused by name.
+//! turn beside them, all in the sealed process. A request keeps its line, and is rendered and
+//! encoded beside it. Everything here grows by the position of the context, so that a plan for
+//! either can be priced like any other. The same bounds are enforced turn by turn
+//! (`commands/run/chat/`) and request by request (`commands/run/requests/`); what they refuse is
+//! refused by name.
 
 use dctms_engine::Model;
 use dctms_engine::planning::{PlanSettings, compile_heap_bytes};
 use dctms_text::{ChatTemplate, Scratch, VocabularyKind};
+
+use crate::commands::run::requests::line::Request;
 
 /// Bytes of a conversation's text for each position of its context. Usual text has 3 to 5 bytes
 /// a token, scripts of long characters up to 8.
@@ -21,6 +26,13 @@ const HEAP_PER_MESSAGE_BYTES: usize = 160;
 const HEAP_FIXED_BYTES: usize = 40 << 10;
 /// Rendered text that templates may add before the first message, beside their own length.
 const PREAMBLE_BYTES: usize = 1024;
+
+/// Bytes of a request's line beside its text and its pictures.
+const LINE_FIXED_BYTES: usize = 4 << 10;
+/// Bytes of a request's line for each picture: its path.
+const LINE_BYTES_PER_IMAGE: usize = 1 << 10;
+/// Heap of a picture of a request beside what every plan counts: its mark, its part of a message.
+const HEAP_PER_PICTURE_BYTES: usize = 256;
 
 /// Whether a conversation may outgrow its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +65,37 @@ impl ChatRoom {
             // One more, so that the smallest context holds a question and its answer.
             messages_max: positions / POSITIONS_PER_MESSAGE + 2,
         }
+    }
+
+    /// Bytes of the longest line of a request with so many pictures: its text with escapes, of
+    /// which three bytes for one are the usual worst, and the names round it.
+    #[must_use]
+    pub fn line_bytes_max(&self, images: usize) -> usize {
+        3 * self.text_bytes_max + LINE_FIXED_BYTES + images * LINE_BYTES_PER_IMAGE
+    }
+
+    /// Heap of requests of this room, one after another. Linear like a conversation's.
+    fn requests_heap_bytes(
+        &self,
+        (template_bytes, images): (usize, usize),
+        kind: VocabularyKind,
+    ) -> usize {
+        let rendering = ChatTemplate::heap_bytes_usual_into(
+            template_bytes,
+            self.messages_max,
+            self.text_bytes_max,
+        );
+        // The line, the texts with their marks of pictures, and what is rendered of them.
+        let texts = self.line_bytes_max(images) + self.text_bytes_max + self.rendered_bytes_max;
+        let tokens = self.text_bytes_max / TEXT_BYTES_PER_POSITION * size_of::<u32>();
+        rendering
+            + texts
+            + tokens
+            + scratch_bytes_per_byte(kind) * self.rendered_bytes_max
+            + Request::heap_bytes(self.messages_max, images)
+            + HEAP_PER_MESSAGE_BYTES * self.messages_max
+            + HEAP_PER_PICTURE_BYTES * images
+            + HEAP_FIXED_BYTES
     }
 
     /// Heap of a conversation of this room. Exactly linear in the positions, so that prices and
@@ -94,10 +137,7 @@ pub fn template_bytes(template: Option<&str>) -> usize {
 #[must_use]
 pub fn for_conversation(mut settings: PlanSettings, model: &Model, growth: Growth) -> PlanSettings {
     let template_bytes = template_bytes(model.template.as_deref());
-    let kind = model
-        .vocabulary
-        .as_ref()
-        .map_or(VocabularyKind::BytePair, |vocabulary| vocabulary.layout.facts().kind);
+    let kind = kind_of(model);
     let heap = |positions: usize| {
         ChatRoom::of(positions, template_bytes).heap_bytes(template_bytes, kind) as u64
     };
@@ -117,6 +157,39 @@ pub fn for_conversation(mut settings: PlanSettings, model: &Model, growth: Growt
         }
     }
     settings
+}
+
+/// The settings of a plan for requests, one after another.
+#[must_use]
+pub fn for_requests(mut settings: PlanSettings, model: &Model) -> PlanSettings {
+    let template_bytes = template_bytes(model.template.as_deref());
+    let kind = kind_of(model);
+    let images = request_images(model, &settings);
+    let heap = |positions: usize| {
+        let room = ChatRoom::of(positions, template_bytes);
+        room.requests_heap_bytes((template_bytes, images), kind) as u64
+    };
+    let per_step = heap(POSITIONS_PER_MESSAGE) - heap(0);
+    let runtime = &mut settings.runtime;
+    runtime.heap_per_context_token_bytes += per_step.div_ceil(POSITIONS_PER_MESSAGE as u64);
+    runtime.heap_fixed_bytes += heap(0);
+    settings
+}
+
+/// Pictures that a request may have.
+#[must_use]
+pub fn request_images(model: &Model, settings: &PlanSettings) -> usize {
+    match model.eyes {
+        Some(_) => settings.images.count as usize,
+        None => 0,
+    }
+}
+
+fn kind_of(model: &Model) -> VocabularyKind {
+    model
+        .vocabulary
+        .as_ref()
+        .map_or(VocabularyKind::BytePair, |vocabulary| vocabulary.layout.facts().kind)
 }
 
 /// What a scratch for a room's rendered text takes: for the test that holds the rates above.

@@ -187,3 +187,18 @@ fn a_template_that_nests_beyond_the_stack_is_a_defect_of_its_file() {
     let output = chat(&folder, &template, 512).args("-n 2 -p hello").run();
     assert!(output.stderr.contains("deeper than the stack"), "{output:?}");
 }
+
+/// After `/reset` the first question gets its first answer again, in a context that is as free.
+#[test]
+fn a_conversation_begins_anew() {
+    let folder = Folder::new();
+    let words = "--max-input 120 -n 4";
+    let template = "{% for message in messages %}{{ message.content }}\n{% endfor %}";
+    let input = "hello you\nmore\n/reset\n".repeat(20);
+    let output = chat(&folder, template, 1024).args(words).input(input).run();
+    assert_eq!(output.code(), 0, "{output:?}");
+    assert_eq!(output.stderr.matches("begins anew").count(), 20, "{output:?}");
+    assert!(!output.stderr.contains("positions are left"), "{output:?}");
+    let alone = chat(&folder, template, 1024).args(words).input("hello you\nmore\n").run();
+    assert_eq!(output.stdout, alone.stdout.repeat(20), "{output:?}");
+}

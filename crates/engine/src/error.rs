@@ -18,6 +18,18 @@ pub enum Class {
 }
 
 impl Class {
+    /// The name in answers to requests.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::File => "file",
+            Class::DoesNotFit => "does_not_fit",
+            Class::OverBound => "over_bound",
+            Class::Usage => "usage",
+            Class::System => "system",
+        }
+    }
+
     /// The documented exit code.
     #[must_use]
     pub fn exit_code(self) -> u8 {

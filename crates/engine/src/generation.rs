@@ -301,6 +301,13 @@ impl Timing {
     pub fn with_steps(steps: usize) -> Timing {
         Timing { step_us: Vec::with_capacity(steps), ..Timing::default() }
     }
+
+    /// Forgets the times and keeps the room.
+    pub fn clear(&mut self) {
+        let mut step_us = std::mem::take(&mut self.step_us);
+        step_us.clear();
+        *self = Timing { step_us, ..Timing::default() };
+    }
 }
 
 /// Runs every sequence that has begun to its end. `emit` gets each piece of text, with the index

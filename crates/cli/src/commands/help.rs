@@ -26,8 +26,8 @@ Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f1
   --mmproj FILE --max-images N --max-image-size WxH --mode serial|phase-resident
   plan alone: --fit BYTES --chat --json --html FILE --hash -o FILE
 
-Runs: -p TEXT, -f FILE, --prompt-ids FILE or --prompts FILE.jsonl; without, a conversation on
-  standard input. -n TOKENS --temp T --top-k K --top-p P --min-p P --repeat-penalty R --seed S
+Runs: -p TEXT, -f FILE, --prompt-ids FILE, --prompts FILE.jsonl or --requests FILE.jsonl; without,
+  a conversation on standard input. -n TOKENS --temp T --top-k K --top-p P --min-p P --repeat-penalty R --seed S
   --system TEXT --stop TEXT --ignore-eos --raw --replan --json --image FILE …
 
 Exit codes: 0 done; 1 the system refused; 2 a defect or unsupported feature of a file;
@@ -85,8 +85,11 @@ Prompt (one of)
   -f, --file FILE         a text file
   --prompt-ids FILE       token ids, separated by white space or commas
   --image FILE            a picture before the text: PNG, JPEG, WebP or GIF (may be repeated);
-                          in a conversation a line /image FILE
+                          in a conversation a line /image FILE, and /reset begins anew
   --prompts FILE.jsonl    several, answered together: a string or {\"prompt\": …} a line
+  --requests FILE.jsonl   one after another, a line of JSON for each (- reads standard input):
+                          {\"prompt\": …} or {\"messages\": …} with \"images\": [FILE, …],
+                          \"max_tokens\", \"id\"; answers are lines of JSON, a refusal is one too
 
 Generation
   -m MODEL                the model file, like the first word
@@ -100,6 +103,7 @@ Generation
   --replan                raise a bound that a prompt or a conversation passes, if that fits
   --trace FILE            what every lane did when, for Perfetto or chrome://tracing
   --json                  one object on standard output in place of the text
+  --logits-sha            answers to --requests carry the digest of their logits
 ";
 
 const EVAL: &str = "\

@@ -1,14 +1,17 @@
-//! `dctms run`: generate text from one prompt, several at once, or in a conversation.
+//! `dctms run`: generate text from one prompt, several at once, requests one after another, or in
+//! a conversation.
 //!
 //! Standard output carries the generated text alone (or one JSON object); everything else goes
 //! to standard error.
 
 mod chat;
 mod images;
+mod input;
 mod options;
 mod output;
 mod progress;
 mod prompts;
+pub mod requests;
 mod trace;
 
 use std::time::Instant;
@@ -48,8 +51,10 @@ use progress::Progress;
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let started = Instant::now();
     let args = RunArgs::parse(parser)?;
-    if args.input == Input::Chat {
-        return chat::run(&args, started);
+    match &args.input {
+        Input::Chat => return chat::run(&args, started),
+        Input::Requests(path) => return requests::run(&args, path, started),
+        Input::Text(_) | Input::File(_) | Input::Ids(_) | Input::Lines(_) => {}
     }
     let mut ready = prepare(&args)?;
     // Before this, a signal may simply end the process: nothing of it would be lost.

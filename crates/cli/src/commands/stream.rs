@@ -59,12 +59,18 @@ impl Output {
     ///
     /// # Errors
     /// Any other failure to write.
-    pub fn finish(mut self) -> Result<(), Failure> {
-        self.flush();
-        match self.error {
+    pub fn finish(self) -> Result<(), Failure> {
+        match self.end() {
             None | Some(SystemError::ReaderGone) => Ok(()),
             Some(error) => Err(error.into()),
         }
+    }
+
+    /// Writes what is left; gives why it could not be written, if it could not.
+    #[must_use]
+    pub fn end(mut self) -> Option<SystemError> {
+        self.flush();
+        self.error
     }
 
     fn flush(&mut self) {

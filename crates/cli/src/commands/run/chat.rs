@@ -4,7 +4,6 @@
 //! templates do that do not rewrite old turns), only the rest is encoded and run; else the
 //! conversation is run again from its beginning, and standard error says so.
 
-mod input;
 mod talk;
 
 use std::time::Instant;
@@ -15,6 +14,7 @@ use dctms_ir::plan::Bounds;
 use dctms_system::interrupt::{catch_stop_requests, stop_requested};
 
 use super::images::Album;
+use super::input::{Input, Source};
 use super::mebibytes;
 use super::options::RunArgs;
 use super::progress::Progress;
@@ -27,7 +27,6 @@ use crate::modes;
 use crate::process::{self, CompileStage, HeapLimit, Prepared, Started};
 use crate::room::{ChatRoom, Growth, for_conversation, template_bytes};
 
-use input::Input;
 use talk::{Chat, Outcome};
 
 /// Runs a conversation until the input ends.
@@ -79,7 +78,7 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
     catch_stop_requests()?;
     super::announce(&prepared, begun);
     let mut chat = Chat::new(args, &prepared, (room, growth), album);
-    let mut input = Input::new(room.text_bytes_max);
+    let mut input = Input::new(Source::Standard, "turn", room.text_bytes_max);
     let mut line = None;
     loop {
         match chat.talk(&mut prepared, template.as_deref(), &mut input, line.take())? {
@@ -101,7 +100,11 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
     }
 }
 
-fn load(started: Started) -> Result<Prepared, EngineError> {
+/// Loads what was started; from here on a signal is asked for.
+///
+/// # Errors
+/// As [`process::load`].
+pub fn load(started: Started) -> Result<Prepared, EngineError> {
     let progress = Progress::new(started.weights_bytes());
     let mut prepared = process::load(started, progress.listener())?;
     prepared.runner.interrupt_by(stop_requested);
@@ -117,7 +120,14 @@ fn chat_settings(args: &RunArgs, model: &Model) -> Result<PlanSettings, EngineEr
 
 /// The plan that a conversation begins with. An input bound that nobody asked for shrinks to what
 /// fits, and it is said.
-fn first_plan(args: &RunArgs, model: &Model, settings: &PlanSettings) -> Result<Planned, Failure> {
+///
+/// # Errors
+/// What does not fit, with what would.
+pub fn first_plan(
+    args: &RunArgs,
+    model: &Model,
+    settings: &PlanSettings,
+) -> Result<Planned, Failure> {
     let bounds = resolve_bounds(model, settings, None)?;
     let error = match process::certify(model, settings, &bounds) {
         Ok(planned) => return Ok(planned),

@@ -227,6 +227,12 @@ impl Album {
         self.pending = 0;
     }
 
+    /// Forgets all pictures: their room is free again.
+    pub fn clear(&mut self) {
+        self.placed.clear();
+        self.pending = 0;
+    }
+
     /// What a template is given for a turn.
     #[must_use]
     pub fn content<'t>(&self, turn: &'t str) -> Content<'t> {

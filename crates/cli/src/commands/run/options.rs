@@ -32,6 +32,8 @@ pub enum Input {
     Ids(PathBuf),
     /// `--prompts`.
     Lines(PathBuf),
+    /// `--requests`.
+    Requests(PathBuf),
 }
 
 /// The options.
@@ -65,6 +67,8 @@ pub struct RunArgs {
     pub images: Vec<PathBuf>,
     /// Output.
     pub format: Format,
+    /// Whether answers to requests carry the digest of their logits.
+    pub digest: LogitsDigest,
 }
 
 impl RunArgs {
@@ -88,6 +92,7 @@ impl RunArgs {
             trace: None,
             images: Vec::new(),
             format: Format::Text,
+            digest: LogitsDigest::Skipped,
         };
         while let Some(argument) = parser.next()? {
             match argument {
@@ -110,6 +115,7 @@ impl RunArgs {
             }
         }
         args.check_images()?;
+        args.check_requests()?;
         let alone = [
             (args.raw, "--raw"),
             (args.trace.is_some(), "--trace"),
@@ -117,7 +123,7 @@ impl RunArgs {
         ];
         if let (Input::Chat, Some((_, name))) = (&args.input, alone.iter().find(|(is, _)| *is)) {
             return Err(UsageError::Wrong(format!(
-                "{name}: a prompt is needed (-p, -f, --prompt-ids or --prompts)"
+                "{name}: a prompt is needed (-p, -f, --prompt-ids, --prompts or --requests)"
             )));
         }
         let templated = !args.raw && !matches!(args.input, Input::Ids(_));
@@ -143,6 +149,9 @@ impl RunArgs {
                         .to_string(),
                 );
             }
+            Input::Requests(_) => {
+                return wrong("--image: requests name their pictures themselves".to_string());
+            }
             Input::Ids(_) | Input::Lines(_) => {
                 return wrong("--image goes with one prompt (-p or -f)".to_string());
             }
@@ -154,6 +163,24 @@ impl RunArgs {
             self.plan.max_images = self.plan.max_images.or(Some(given));
         }
         Ok(())
+    }
+
+    /// Requests keep one plan, and their answers are JSON.
+    fn check_requests(&mut self) -> Result<(), UsageError> {
+        let asked = matches!(self.input, Input::Requests(_));
+        if self.digest == LogitsDigest::Computed && !asked {
+            let message = "--logits-sha is of --requests; --json reports it always";
+            return Err(UsageError::Wrong(message.to_string()));
+        }
+        let single = self.plan.sequences.is_some_and(|sequences| sequences > 1);
+        let alone =
+            [(self.replan, "--replan"), (self.trace.is_some(), "--trace"), (single, "--sequences")];
+        match alone.iter().find(|(is, _)| *is && asked) {
+            Some((_, name)) => Err(UsageError::Wrong(format!(
+                "{name}: requests are answered one after another by one plan"
+            ))),
+            None => Ok(()),
+        }
     }
 
     fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
@@ -176,6 +203,11 @@ impl RunArgs {
                 let path = parser.value()?.into();
                 self.set_input(Input::Ids(path))?;
             }
+            "logits-sha" => self.digest = LogitsDigest::Computed,
+            "requests" => {
+                let path = parser.value()?.into();
+                self.set_input(Input::Requests(path))?;
+            }
             "prompts" => {
                 let path = parser.value()?.into();
                 self.set_input(Input::Lines(path))?;
@@ -189,7 +221,8 @@ impl RunArgs {
     fn set_input(&mut self, input: Input) -> Result<(), UsageError> {
         if self.input != Input::Chat {
             return Err(UsageError::Wrong(
-                "only one of -p, -f, --prompt-ids and --prompts can be given".to_string(),
+                "only one of -p, -f, --prompt-ids, --prompts and --requests can be given"
+                    .to_string(),
             ));
         }
         self.input = input;
@@ -221,9 +254,10 @@ impl RunArgs {
             seed: self.seed,
             end_tokens: self.end_tokens,
             stop_texts: self.stop.clone(),
-            digest: match self.format {
-                Format::Json => LogitsDigest::Computed,
-                Format::Text => LogitsDigest::Skipped,
+            digest: match (&self.input, self.format) {
+                (Input::Requests(_), _) => self.digest,
+                (_, Format::Json) => LogitsDigest::Computed,
+                (_, Format::Text) => LogitsDigest::Skipped,
             },
         }
     }

@@ -55,7 +55,11 @@ impl Sink {
     pub fn finish(&self, report: &mut Report<'_>) -> Result<(), Failure> {
         let mut output = Output::new();
         match (self.format, self.sequences) {
-            (Format::Json, _) => report.json(&mut output)?,
+            (Format::Json, _) => {
+                output.bytes(b"{");
+                report.json(&mut output)?;
+                output.bytes(b"}\n");
+            }
             (Format::Text, 1) => output.bytes(b"\n"),
             (Format::Text, _) => {
                 for (index, sequence) in report.sequences.iter().enumerate() {
@@ -128,9 +132,13 @@ impl Report<'_> {
         out.bytes(b"]");
     }
 
-    fn json(&mut self, out: &mut Output) -> Result<(), EngineError> {
+    /// Writes the fields of an object.
+    ///
+    /// # Errors
+    /// An operating system that tells no facts.
+    pub fn json(&mut self, out: &mut Output) -> Result<(), EngineError> {
         self.timing.step_us.sort_unstable();
-        out.bytes(b"{\"text\":");
+        out.bytes(b"\"text\":");
         self.each(out, &|out, sequence| {
             out.bytes(b"\"");
             self.text(sequence, &mut |piece| out.json_piece(piece));
@@ -170,7 +178,6 @@ impl Report<'_> {
                 out.bytes(b"\"");
             }),
         }
-        out.bytes(b"}\n");
         Ok(())
     }
 
@@ -190,11 +197,14 @@ impl Report<'_> {
         let _ = write!(
             out,
             ",\"prompt_tokens\":{},\"decode_tokens\":{generated},\
-             \"prefill_tokens_per_s\":{:.3},\"decode_tokens_per_s\":{:.3},\"ttft_ms\":{:.3},\
+             \"prefill_tokens_per_s\":{:.3},\"decode_tokens_per_s\":{:.3},\"prefill_ms\":{:.3},\
+             \"decode_ms\":{:.3},\"ttft_ms\":{:.3},\
              \"step_ms\":{{\"p50\":{:.3},\"p99\":{:.3},\"max\":{:.3}}}",
             timing.prompt_tokens,
             rate(timing.prompt_tokens, timing.prefill_s),
             rate(timing.decode_tokens, timing.decode_s),
+            timing.prefill_s * 1000.0,
+            timing.decode_s * 1000.0,
             timing.first_token_s * 1000.0,
             at(0.5),
             at(0.99),

@@ -30,7 +30,9 @@ pub fn read(
     placed: &[Placed],
 ) -> Result<Vec<Vec<u32>>, EngineError> {
     match &args.input {
-        Input::Chat => Err(usage("a prompt is needed: -p TEXT or -f FILE".to_string())),
+        Input::Chat | Input::Requests(_) => {
+            Err(usage("a prompt is needed: -p TEXT or -f FILE".to_string()))
+        }
         Input::Ids(path) => Ok(vec![ids(&read_file(path, PROMPT_FILE_BYTES_MAX)?, model)?]),
         Input::Text(text) => texts(args, (model, placed), &[text.as_str()]),
         Input::File(path) => {

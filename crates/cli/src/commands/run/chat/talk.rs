@@ -11,12 +11,12 @@ use dctms_system::interrupt::{stop_requested, take_stop_request};
 use dctms_system::output::Stream;
 use dctms_text::{
     ChatTemplate, Content, Conversation, EncodeOptions, Ends, GenerationPrompt, Message, Scratch,
-    SpecialText, TemplateError, Tokenizer, VocabularyKind,
+    SpecialText, TemplateError, Tokenizer,
 };
 
-use super::input::Input;
 use crate::HEAP;
 use crate::commands::run::images::{self, Album, Stretch};
+use crate::commands::run::input::Input;
 use crate::commands::run::options::RunArgs;
 use crate::commands::stream::note;
 use crate::failure::on_template;
@@ -24,6 +24,9 @@ use crate::process::Prepared;
 use crate::room::{self, ChatRoom, Growth};
 
 use std::path::Path;
+
+/// The line that begins a conversation anew.
+const RESET: &str = "/reset";
 
 /// How a stretch of conversation ended.
 pub enum Outcome {
@@ -81,7 +84,7 @@ impl<'a> Chat<'a> {
             before_len: 0,
             text: vec![0; room.rendered_bytes_max],
             tokens: Vec::with_capacity(room.text_bytes_max / room::TEXT_BYTES_PER_POSITION),
-            scratch: room::scratch(&room, kind_of(prepared)),
+            scratch: room::scratch(&room, prepared.vocabulary_kind()),
             reply: String::with_capacity(limit.min(context) * room::TEXT_BYTES_PER_POSITION),
             sequence: [Sequence::new(0, context)],
             limit: args.limit.map_or(limit, |asked| limit.min(asked as usize)),
@@ -128,11 +131,17 @@ impl<'a> Chat<'a> {
                     if Stream::Input.is_terminal() {
                         let _ = Stream::Error.write_all(b"> ");
                     }
-                    input.next()
+                    input
+                        .next()
+                        .map(|line| line.map(|line| String::from_utf8_lossy(line).into_owned()))
                 }
             };
             let turn = match next {
                 Ok(None) => return Ok(Outcome::Ended),
+                Ok(Some(text)) if text.trim() == RESET => {
+                    self.reset();
+                    Ok(Turn::Done)
+                }
                 Ok(Some(text)) => match images::asked(&text) {
                     Some(path) => self.see(runner, path),
                     None => self.turn(runner, &tokenizer, &template, text),
@@ -151,6 +160,17 @@ impl<'a> Chat<'a> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Forgets everything that was said and shown; the plan and the weights stay.
+    fn reset(&mut self) {
+        self.turns.clear();
+        self.before_len = 0;
+        self.sequence[0].clear();
+        if let Some(album) = &mut self.album {
+            album.clear();
+        }
+        note(format_args!("dctms: the conversation begins anew\n"));
     }
 
     /// Takes a picture in. One that is refused does not end the conversation.
@@ -418,9 +438,4 @@ fn context_of(prepared: &Prepared) -> (usize, usize) {
     let bounds = prepared.runner.bounds();
     let context = bounds.max_input_tokens + bounds.max_output_tokens;
     (context as usize, bounds.max_output_tokens as usize)
-}
-
-fn kind_of(prepared: &Prepared) -> VocabularyKind {
-    let vocabulary = prepared.vocabulary.as_ref();
-    vocabulary.map_or(VocabularyKind::BytePair, |vocabulary| vocabulary.layout.facts().kind)
 }

@@ -1,0 +1,495 @@
+//! Where a request is answered: read, place its pictures, render, encode, see, generate, report.
+//!
+//! All buffers are made once, with the room that the plan counts. Everything that can be refused
+//! before anything is computed is: the line, the pictures' headers, the length of the prompt.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use dctms_engine::eyes::{Placed, Tiler};
+use dctms_engine::generation::{Control, Finish, GenerationOptions, Sequence, Timing, generate};
+use dctms_engine::pictures::{self, EncodeTimes};
+use dctms_engine::{Class, EngineError, ImageLimits, Runner};
+use dctms_system::SystemError;
+use dctms_system::heap::{LatchScope, OnViolation};
+use dctms_system::interrupt::stop_requested;
+use dctms_system::process::{FaultScope, Faults, faults};
+use dctms_text::{
+    ChatTemplate, Content, Conversation, EncodeOptions, Ends, GenerationPrompt, Message, Part,
+    Scratch, SpecialText, TemplateError, Tokenizer,
+};
+
+use super::line::{Piece, Request, Role, Span, Turn};
+use crate::HEAP;
+use crate::commands::run::images::{self, MARK, Stretch};
+use crate::commands::run::input::Input;
+use crate::commands::run::options::{RunArgs, usage};
+use crate::commands::run::output::Report;
+use crate::commands::stream::Output;
+use crate::failure::{Failure, on_template};
+use crate::process::Prepared;
+use crate::room::{self, ChatRoom};
+
+/// How the requests ended.
+pub enum Outcome {
+    /// There are no more, or nobody listens.
+    Ended,
+    /// A signal came while one was answered.
+    Interrupted,
+}
+
+/// What only a model with eyes has.
+pub struct Eyes {
+    tiler: Tiler,
+    limits: ImageLimits,
+    template_knows: bool,
+}
+
+impl Eyes {
+    /// How its pictures are cut and bounded, and whether the template writes their marks.
+    #[must_use]
+    pub fn new(tiler: Tiler, limits: ImageLimits, template: Option<&str>) -> Eyes {
+        Eyes { tiler, limits, template_knows: images::knows_pictures(template) }
+    }
+}
+
+/// Everything that a request needs but the model.
+pub struct Desk<'a> {
+    args: &'a RunArgs,
+    options: GenerationOptions,
+    room: ChatRoom,
+    request: Request,
+    /// The rendered text.
+    text: Vec<u8>,
+    tokens: Vec<u32>,
+    scratch: Scratch,
+    sequence: [Sequence; 1],
+    timing: Timing,
+    eyes: Option<Eyes>,
+    placed: Vec<Placed>,
+    pictures: Vec<(Placed, EncodeTimes)>,
+    limit: usize,
+    compile_heap_peak_bytes: usize,
+}
+
+/// What texts become tokens by.
+struct Language<'t> {
+    tokenizer: Tokenizer<'t>,
+    template: ChatTemplate,
+}
+
+/// What happened between the first token and the last.
+struct Counts {
+    faults: Faults,
+    allocations: u64,
+}
+
+impl<'a> Desk<'a> {
+    /// With the room of a plan, for so many pictures a request.
+    #[must_use]
+    pub fn new(
+        args: &'a RunArgs,
+        prepared: &Prepared,
+        (room, images): (ChatRoom, usize),
+        eyes: Option<Eyes>,
+        compile_heap_peak_bytes: usize,
+    ) -> Desk<'a> {
+        let bounds = prepared.runner.bounds();
+        let context = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;
+        let limit = bounds.max_output_tokens as usize;
+        Desk {
+            args,
+            options: args.generation_options(),
+            room,
+            request: Request::with_room(room.messages_max, images),
+            text: vec![0; room.rendered_bytes_max],
+            tokens: Vec::with_capacity(room.text_bytes_max / room::TEXT_BYTES_PER_POSITION),
+            scratch: room::scratch(&room, prepared.vocabulary_kind()),
+            sequence: [Sequence::new(0, context)],
+            timing: Timing::with_steps(limit),
+            eyes,
+            placed: Vec::with_capacity(images),
+            pictures: Vec::with_capacity(images),
+            limit,
+            compile_heap_peak_bytes,
+        }
+    }
+
+    /// Answers requests until there are no more.
+    ///
+    /// # Errors
+    /// A template that is none, or streams that fail.
+    pub fn serve(
+        &mut self,
+        prepared: &mut Prepared,
+        template: Option<&str>,
+        input: &mut Input,
+    ) -> Result<Outcome, Failure> {
+        let Prepared { runner, vocabulary, envelope, unlocked, .. } = prepared;
+        let (Some(vocabulary), Some(tables)) = (vocabulary, runner.tokenizer_tables()) else {
+            unreachable!("checked before planning");
+        };
+        let tokenizer = Tokenizer::new(&vocabulary.layout, tables.bytes());
+        let template = on_template(|| ChatTemplate::new(template, &tokenizer))
+            .map_err(|error| EngineError::new(Class::File, error))?;
+        let language = Language { tokenizer, template };
+        loop {
+            if stop_requested() {
+                return Ok(Outcome::Interrupted);
+            }
+            self.request.id = None;
+            let (line, read) = match input.next() {
+                Ok(None) => return Ok(Outcome::Ended),
+                Ok(Some(line)) => {
+                    let read = self.request.read(line);
+                    (&*line, read.map_err(|error| usage(error.to_string())))
+                }
+                Err(error) if error.class == Class::System => return Err(error.into()),
+                Err(error) => (&[][..], Err(error)),
+            };
+            let answered = read.and_then(|()| self.answer(runner, &language, line));
+            let mut output = Output::new();
+            output.bytes(b"{");
+            if let Some(id) = self.request.id {
+                let _ = write!(output, "\"id\":{},", id.of(line));
+            }
+            let cut = match answered {
+                Ok(counts) => {
+                    let locked = unlocked.is_none();
+                    let mut report = Report {
+                        sequences: &self.sequence,
+                        pictures: &self.pictures,
+                        reloads: runner.reloads(),
+                        timing: &mut self.timing,
+                        tokenizer: Some(&language.tokenizer),
+                        envelope,
+                        compile_heap_peak_bytes: self.compile_heap_peak_bytes,
+                        minor_faults: counts.faults.minor,
+                        major_faults: counts.faults.major,
+                        allocations: counts.allocations,
+                        locked,
+                        options: &self.options,
+                    };
+                    report.json(&mut output)?;
+                    self.sequence[0].finish() == Some(Finish::Cancelled)
+                }
+                // What the operating system refused once it will refuse again.
+                Err(error) if error.class == Class::System => return Err(error.into()),
+                Err(error) => {
+                    let code = error.class.exit_code();
+                    let _ = write!(
+                        output,
+                        "\"error\":{{\"class\":\"{}\",\"exit_code\":{code},\"message\":\"",
+                        error.class.name()
+                    );
+                    output.json_piece(&error.message);
+                    output.bytes(b"\"}");
+                    stop_requested()
+                }
+            };
+            let _ = writeln!(output, ",\"line\":{}}}", input.line_number());
+            match output.end() {
+                None => {}
+                Some(SystemError::ReaderGone) => return Ok(Outcome::Ended),
+                Some(error) => return Err(error.into()),
+            }
+            if cut {
+                return Ok(Outcome::Interrupted);
+            }
+        }
+    }
+
+    /// Answers the request that was read of `line`; the sequence then holds the answer.
+    fn answer(
+        &mut self,
+        runner: &mut Runner,
+        language: &Language<'_>,
+        line: &[u8],
+    ) -> Result<Counts, EngineError> {
+        self.placed.clear();
+        self.pictures.clear();
+        self.timing.clear();
+        self.sequence[0].clear();
+        let limit = self.limit_of_answer()?;
+        self.place(line)?;
+        self.render(language, line)?;
+        let input_max = runner.bounds().max_input_tokens;
+        let count = self.encode(language)?;
+        if count as u64 > input_max {
+            let message =
+                format!("the prompt has {count} tokens, the plan holds {input_max} (--max-input)");
+            return Err(EngineError::new(Class::OverBound, message));
+        }
+        if count == 0 {
+            return Err(usage("the prompt is empty".to_string()));
+        }
+        self.see(runner, line)?;
+        self.sequence[0].begin(&self.tokens, limit)?;
+        self.generate(runner, &language.tokenizer)
+    }
+
+    /// Tokens that the answer may have.
+    fn limit_of_answer(&self) -> Result<usize, EngineError> {
+        let wanted = self.request.max_tokens.or(self.args.limit).unwrap_or(self.limit as u64);
+        match wanted {
+            1.. if wanted <= self.limit as u64 => Ok(wanted as usize),
+            _ => Err(EngineError::new(
+                Class::OverBound,
+                format!(
+                    "{wanted} output tokens are asked for, the plan holds 1 to {} (--max-output)",
+                    self.limit
+                ),
+            )),
+        }
+    }
+
+    /// Places the request's pictures by their headers, in the order of their marks.
+    fn place(&mut self, line: &[u8]) -> Result<(), EngineError> {
+        if self.request.pictures() == 0 {
+            return Ok(());
+        }
+        let Some(eyes) = &self.eyes else { return Err(images::blind("this")) };
+        let mut row = 0;
+        for path in pictures_of(&self.request) {
+            let path = path_of(path, line);
+            let placed = pictures::place(path, &eyes.limits.bounds(), &eyes.tiler, row)?;
+            row += placed.rows;
+            self.placed.push(placed);
+        }
+        Ok(())
+    }
+
+    /// Renders the messages into `text`.
+    fn render(&mut self, language: &Language<'_>, line: &[u8]) -> Result<(), EngineError> {
+        let knows = !self.args.raw && self.eyes.as_ref().is_some_and(|eyes| eyes.template_knows);
+        self.check_texts(line, knows)?;
+        let question = question_of(&self.request);
+        let turns = self.request.turns.iter().enumerate();
+        let said: Vec<Said<'_>> = turns
+            .map(|(index, turn)| {
+                let before: &[Span] = match Some(index) == question {
+                    true => &self.request.images,
+                    false => &[],
+                };
+                said((&self.request, turn, before), line, knows)
+            })
+            .collect();
+        self.text.resize(self.text.capacity(), 0);
+        if self.args.raw {
+            let [Said::Whole(text)] = said.as_slice() else {
+                return Err(usage("--raw: a prompt is one text, without messages".to_string()));
+            };
+            let bytes = text.as_bytes();
+            self.text[..bytes.len()].copy_from_slice(bytes);
+            self.text.truncate(bytes.len());
+            return Ok(());
+        }
+        let mut messages = Vec::with_capacity(said.len() + 1);
+        let led = self.request.turns.first().is_some_and(|turn| turn.role == Role::System);
+        if let Some(system) = self.args.system.as_ref().filter(|_| !led) {
+            messages.push(Message::text("system", system));
+        }
+        for (turn, said) in self.request.turns.iter().zip(&said) {
+            let content = match said {
+                Said::Whole(text) => Content::Text(text),
+                Said::Parts(parts) => Content::Parts(parts.clone()),
+            };
+            messages.push(Message { role: turn.role.name(), content, fields: Vec::new() });
+        }
+        let conversation = Conversation {
+            messages: &messages,
+            generation_prompt: GenerationPrompt::Added,
+            variables: Vec::new(),
+        };
+        let rendered = on_template(|| language.template.render_into(&conversation, &mut self.text));
+        let len = rendered.map_err(template_error)?;
+        self.text.truncate(len);
+        Ok(())
+    }
+
+    /// Refuses texts over the room, and texts that hold a picture's mark.
+    fn check_texts(&self, line: &[u8], knows: bool) -> Result<(), EngineError> {
+        let mut bytes = self.args.system.as_ref().map_or(0, String::len);
+        for piece in &self.request.pieces {
+            if let Piece::Text(text) = piece {
+                let text = text.of(line);
+                bytes += text.len();
+                if self.eyes.is_some() {
+                    images::check_text(text, knows)?;
+                }
+            }
+        }
+        match bytes > self.room.text_bytes_max {
+            true => Err(EngineError::new(
+                Class::OverBound,
+                format!(
+                    "the request has {bytes} bytes of text, the plan holds {}",
+                    self.room.text_bytes_max
+                ),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Encodes the rendered text into `tokens`; gives how many there are.
+    fn encode(&mut self, language: &Language<'_>) -> Result<usize, EngineError> {
+        let (special_text, ends) = match self.args.raw {
+            true => (SpecialText::PlainText, Ends::AsMetadata),
+            false => (SpecialText::Parse, Ends::Template),
+        };
+        let (tokens, mut count) = (&mut self.tokens, 0);
+        tokens.clear();
+        let mut push = |id| {
+            if count < tokens.capacity() {
+                tokens.push(id);
+            }
+            count += 1;
+        };
+        let scratch = &mut self.scratch;
+        let mut encode = |text: &str, special_text, ends, push: &mut dyn FnMut(u32)| {
+            let options = EncodeOptions { special_text, ends };
+            match language.tokenizer.encode(text.as_bytes(), options, scratch, push) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(EngineError::new(Class::OverBound, error)),
+            }
+        };
+        let text = std::str::from_utf8(&self.text)
+            .map_err(|_| EngineError::new(Class::File, "the template's text is not UTF-8"))?;
+        match self.eyes.as_ref().filter(|_| !self.placed.is_empty()) {
+            None => encode(text, special_text, ends, &mut push)?,
+            Some(eyes) => {
+                let mark = images::mark(!self.args.raw && eyes.template_knows);
+                let placed = (&eyes.tiler, self.placed.as_slice());
+                images::stretches(text, mark, placed, ends, &mut |stretch| match stretch {
+                    Stretch::Text(text, ends) => encode(text, special_text, ends, &mut push),
+                    Stretch::Picture(text) => {
+                        encode(text, SpecialText::Parse, Ends::None, &mut push)
+                    }
+                    Stretch::Token(token) => {
+                        push(token);
+                        Ok(())
+                    }
+                })?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Decodes and encodes the pictures, one after another.
+    fn see(&mut self, runner: &mut Runner, line: &[u8]) -> Result<(), EngineError> {
+        let Some(eyes) = &self.eyes else { return Ok(()) };
+        for (path, placed) in pictures_of(&self.request).zip(&self.placed) {
+            let place = (&eyes.tiler, placed);
+            let times = images::encode(path_of(path, line), &eyes.limits, place, runner)?;
+            self.pictures.push((*placed, times));
+        }
+        Ok(())
+    }
+
+    fn generate(
+        &mut self,
+        runner: &mut Runner,
+        tokenizer: &Tokenizer<'_>,
+    ) -> Result<Counts, EngineError> {
+        let before = faults(FaultScope::Process);
+        let allocations = HEAP.allocations();
+        HEAP.close_latch(LatchScope::EveryThread, OnViolation::Count);
+        let result = generate(
+            runner,
+            Some(tokenizer),
+            &mut self.sequence,
+            &self.options,
+            &mut self.timing,
+            &mut |_, _| match stop_requested() {
+                true => Control::Stop,
+                false => Control::Continue,
+            },
+        );
+        HEAP.open_latch();
+        let allocations = HEAP.allocations() - allocations;
+        let after = faults(FaultScope::Process);
+        result?;
+        let faults =
+            Faults { minor: after.minor - before.minor, major: after.major - before.major };
+        Ok(Counts { faults, allocations })
+    }
+}
+
+/// What a message says, as its template takes it.
+enum Said<'l> {
+    /// One text; pictures are marks in it.
+    Whole(String),
+    /// For a template that writes the marks itself.
+    Parts(Vec<Part<'l>>),
+}
+
+/// What a message says: `before` it, pictures.
+fn said<'l>(
+    (request, turn, before): (&Request, &Turn, &[Span]),
+    line: &'l [u8],
+    knows: bool,
+) -> Said<'l> {
+    let pieces = &request.pieces[turn.first..turn.end];
+    let pictured = pieces.iter().any(|piece| matches!(piece, Piece::Picture(_)));
+    if knows && (pictured || !before.is_empty()) {
+        let mut parts = Vec::with_capacity(before.len() + pieces.len());
+        parts.extend(before.iter().map(|_| Part::Image));
+        parts.extend(pieces.iter().map(|piece| match piece {
+            Piece::Text(text) => Part::Text(text.of(line)),
+            Piece::Picture(_) => Part::Image,
+        }));
+        return Said::Parts(parts);
+    }
+    let bytes = pieces.iter().map(|piece| match piece {
+        Piece::Text(text) => text.of(line).len(),
+        Piece::Picture(_) => MARK.len(),
+    });
+    let mut whole = String::with_capacity(before.len() * MARK.len() + bytes.sum::<usize>());
+    before.iter().for_each(|_| whole.push_str(MARK));
+    for piece in pieces {
+        whole.push_str(match piece {
+            Piece::Text(text) => text.of(line),
+            Piece::Picture(_) => MARK,
+        });
+    }
+    Said::Whole(whole)
+}
+
+/// The message before whose words the request's pictures stand: the last that a user says.
+fn question_of(request: &Request) -> Option<usize> {
+    request.turns.iter().rposition(|turn| turn.role == Role::User)
+}
+
+/// The paths of the pictures in the order of their marks.
+fn pictures_of(request: &Request) -> impl Iterator<Item = Span> + '_ {
+    let split = question_of(request).map_or(0, |index| request.turns[index].first);
+    let (before, behind) = request.pieces.split_at(split);
+    inside(before).chain(request.images.iter().copied()).chain(inside(behind))
+}
+
+fn inside(pieces: &[Piece]) -> impl Iterator<Item = Span> + '_ {
+    pieces.iter().filter_map(|piece| match piece {
+        Piece::Picture(path) => Some(*path),
+        Piece::Text(_) => None,
+    })
+}
+
+fn path_of(span: Span, line: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(span.of(line).as_bytes()))
+}
+
+/// What a request has grown to is not the file's defect.
+fn template_error(error: TemplateError) -> EngineError {
+    let class = match error {
+        TemplateError::OutputTooLong { .. }
+        | TemplateError::TooMuchWork { .. }
+        | TemplateError::Refused { .. } => Class::OverBound,
+        TemplateError::TooLong { .. }
+        | TemplateError::TooComplex { .. }
+        | TemplateError::Syntax { .. }
+        | TemplateError::Render { .. } => Class::File,
+    };
+    EngineError::new(class, error)
+}

@@ -1,0 +1,152 @@
+//! Requests one after another in one process: each alone, each answered, whatever came before.
+
+mod support;
+
+use serde_json::Value;
+use support::child::Child;
+use support::{Folder, USAGE, dctms, real_model, tiny};
+
+fn serve(folder: &Folder) -> Child {
+    let model = folder.file("m.gguf", tiny::llama(1024).bytes());
+    dctms("run").arg(model).args("--lanes 2 --ignore-eos --max-input 200 --max-output 8")
+}
+
+#[track_caller]
+fn answers(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+#[test]
+fn each_request_is_answered_alone_and_a_refusal_is_an_answer() {
+    let folder = Folder::new();
+    let long = "many words ".repeat(40);
+    let lines = [
+        r#"{"prompt":"hello","id":"a"}"#.to_string(),
+        r#""hello""#.to_string(),
+        String::new(),
+        r#"{"prompt":"hello","max_tokens":3,"id":7}"#.to_string(),
+        r#"{"promt":"hello"}"#.to_string(),
+        format!("{{\"prompt\":{long:?},\"id\":\"long\"}}"),
+        format!("{{\"prompt\":{:?},\"id\":\"longest\"}}", long.repeat(80)),
+        r#"{"prompt":"hello","max_tokens":9}"#.to_string(),
+        r#"{"prompt":"hello","images":["a.png"]}"#.to_string(),
+        r#"{"prompt":""}"#.to_string(),
+        r#"{"messages":[{"role":"user","content":"hello"}]}"#.to_string(),
+        "\u{1}".to_string(),
+        r#"{"prompt":"hello","id":"z"}"#.to_string(),
+    ];
+    let requests = folder.file("r.jsonl", lines.join("\n"));
+    let output = serve(&folder).args("--logits-sha --requests").arg(&requests).run();
+    assert_eq!(output.code(), 0, "{output:?}");
+    let answers = answers(&output.stdout);
+    assert_eq!(answers.len(), 12, "{output:?}");
+    let by_line = |line: u64| {
+        let found = answers.iter().find(|answer| answer["line"] == line);
+        found.unwrap_or_else(|| panic!("no answer to line {line}"))
+    };
+    let first = by_line(1);
+    assert_eq!(first["id"], "a");
+    assert_eq!(first["finish"], "length");
+    assert_eq!(first["tokens"].as_array().map(Vec::len), Some(8));
+    assert_eq!(first["allocations"], 0);
+    assert!(first["prefill_ms"].as_f64() > Some(0.0) && first["decode_ms"].as_f64() > Some(0.0));
+    for line in [2, 11, 13] {
+        for key in ["text", "tokens", "logits_sha256", "prompt_tokens"] {
+            assert_eq!(by_line(line)[key], first[key], "line {line}, {key}");
+        }
+    }
+    assert_eq!(by_line(4)["tokens"].as_array().expect("a list")[..], {
+        first["tokens"].as_array().expect("a list")[..3].to_vec()
+    });
+    assert_eq!(by_line(4)["id"], 7);
+    for (line, class, part) in [
+        (5, "usage", "\"promt\" is no key"),
+        (6, "over_bound", "the plan holds 200 (--max-input)"),
+        (7, "over_bound", "at most"),
+        (8, "over_bound", "1 to 8 (--max-output)"),
+        (9, "usage", "cannot see"),
+        (12, "usage", "'{' is expected"),
+    ] {
+        let error = &by_line(line)["error"];
+        assert_eq!(error["class"], class, "line {line}: {error}");
+        assert!(error["message"].as_str().is_some_and(|text| text.contains(part)), "{error}");
+    }
+    assert_eq!(by_line(6)["id"], "long");
+}
+
+/// What comes alone is what comes from standard input, and what `-p` gives.
+#[test]
+fn standard_input_is_answered_as_it_comes() {
+    let folder = Folder::new();
+    let alone = serve(&folder).args("-p hello").json();
+    let mut running = serve(&folder).args("--requests - --logits-sha").start_with_input();
+    for count in 1..=3 {
+        running.write("{\"prompt\":\"hello\"}\n");
+        running.wait_for_lines(count);
+    }
+    running.close_input();
+    let output = running.end();
+    assert_eq!(output.code(), 0, "{output:?}");
+    for answer in answers(&output.stdout) {
+        for key in ["text", "tokens", "logits_sha256"] {
+            assert_eq!(answer[key], alone.value[key], "{key}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_go_with_requests_is_refused() {
+    let folder = Folder::new();
+    for (words, part) in [
+        ("--requests - -p hello", "only one of"),
+        ("--requests - --replan", "--replan"),
+        ("--requests - --image a.png", "requests name their pictures"),
+        ("--requests - --sequences 2", "--sequences"),
+        ("-p hello --logits-sha", "--logits-sha is of --requests"),
+        ("--requests /nowhere.jsonl", "/nowhere.jsonl"),
+    ] {
+        serve(&folder).args(words).refused(USAGE, &[part]);
+    }
+}
+
+/// Requests at every length of text, in one process: the peak stays below M_max, and nothing
+/// anonymous grows.
+#[test]
+fn requests_stay_within_their_envelope() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", tiny::llama(1 << 14).bytes());
+    let words = "--lanes 2 --ignore-eos --max-input 8000 --max-output 4 --requests -";
+    let mut running = dctms("run").arg(model).args(words).start_with_input();
+    let mut sizes = Vec::new();
+    for (count, bytes) in [1, 7000, 20_000, 64_000, 190_000, 3, 7000, 250_000].iter().enumerate() {
+        let (word, text) = ("é\\\"n ", "x".repeat(bytes % 7));
+        running.write(&format!("{{\"prompt\":\"{}{text}\"}}\n", word.repeat(bytes / 8)));
+        running.wait_for_lines(count + 1);
+        sizes.push(running.status_kib("RssAnon") + running.status_kib("VmSwap"));
+    }
+    let output = running.end();
+    assert_eq!(output.code(), 0, "{output:?}");
+    assert!(sizes.iter().all(|size| *size == sizes[0]), "{sizes:?}");
+    let answers = answers(&output.stdout);
+    let refused = answers.iter().filter(|answer| answer.get("error").is_some()).count();
+    assert!(refused > 0 && refused < answers.len(), "{output:?}");
+    let answered = answers.iter().find(|answer| answer.get("error").is_none()).expect("one");
+    let bytes = |key: &str| answered[key].as_u64().expect("a number");
+    assert!(bytes("peak_bytes") <= bytes("m_max_bytes"), "{answered}");
+}
+
+#[test]
+fn an_interrupted_request_says_so() {
+    let Some(model) = real_model(support::SMOLLM2) else { return };
+    let words = "--max-input 2000 --max-output 200 --ignore-eos --requests -";
+    let mut running = dctms("run").arg(model).args(words).start_with_input();
+    running.write("{\"prompt\":\"hi\",\"max_tokens\":1}\n");
+    running.wait_for_lines(1);
+    running.write(&format!("{{\"prompt\":\"{}\"}}\n", "word ".repeat(1500)));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    running.signal(2);
+    let output = running.end();
+    assert_eq!(output.code(), 130, "{output:?}");
+    let answers = answers(&output.stdout);
+    assert_eq!(answers[1]["finish"], "cancelled", "{output:?}");
+}
