@@ -293,7 +293,9 @@ fn kv_type(value: &str) -> Result<Dtype, UsageError> {
 
 fn mode(value: &str) -> Result<VisionMode, UsageError> {
     let known = VisionMode::ALL.into_iter().find(|mode| mode.name() == value);
-    known.ok_or_else(|| UsageError::Wrong(format!("--mode {value}: serial or phase-resident")))
+    known.ok_or_else(|| {
+        UsageError::Wrong(format!("--mode {value}: serial, overlapped or phase-resident"))
+    })
 }
 
 fn isa(value: &str) -> Result<String, UsageError> {

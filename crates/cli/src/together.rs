@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 
 use dctms_engine::EngineError;
-use dctms_engine::planning::{PlanSettings, Together, plan_unverified};
+use dctms_engine::planning::{PlanSettings, Together, plan_unverified, steps_of};
 use dctms_ir::Plan;
-use dctms_ir::join::label;
+use dctms_ir::join::{Steps, label};
 use dctms_ir::limits::ALIGNMENT_BYTES;
 use dctms_ir::plan::Envelope;
 use dctms_ir::tensor::Term;
@@ -35,9 +35,9 @@ pub fn alone(
 /// What the comparison is called: how the models' steps exclude each other is part of it.
 #[must_use]
 pub fn title(plan: &Plan) -> String {
-    let steps = match plan.program.flow.overlap.is_empty() {
-        true => "one step at a time",
-        false => "steps of different models may run at the same time",
+    let steps = match steps_of(plan) {
+        Steps::Exclusive => "one step at a time",
+        Steps::Overlapping => "steps of different models may run at the same time",
     };
     let count = labels(plan).into_iter().flatten().collect::<BTreeSet<_>>().len();
     format!("{count} models resident together ({steps})")

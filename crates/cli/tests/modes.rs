@@ -1,4 +1,4 @@
-//! A model with a vision file: both modes planned, one picked, plans verified with both files, and
+//! A model with a vision file: every mode planned, one picked, plans verified with both files, and
 //! runs that give the same logits inside their envelope.
 
 mod common;
@@ -18,7 +18,7 @@ fn seeing(verb: &str, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_plan_shows_both_modes() {
+fn a_plan_shows_every_mode() {
     let output = seeing("plan", &[]);
     assert_eq!(code(&output), 0, "{}", errors(&output));
     let said = text(&output);
@@ -27,6 +27,7 @@ fn a_plan_shows_both_modes() {
         lines.next_back().unwrap_or_else(|| panic!("{mode} in {said}")).to_string()
     };
     assert!(line("serial").ends_with("fits, chosen"), "{said}");
+    assert!(line("overlapped").ends_with("fits"), "{said}");
     assert!(line("phase-resident").ends_with("fits"), "{said}");
     let asked = text(&seeing("plan", &["--mode", "phase-resident"]));
     assert!(asked.contains("phase-resident") && asked.contains("fits, chosen"), "{asked}");
@@ -69,9 +70,9 @@ fn one_set_of_weights_is_in_the_other_modes_place() {
 }
 
 #[test]
-fn plans_of_both_modes_are_verified_with_both_files() {
+fn plans_of_every_mode_are_verified_with_both_files() {
     let folder = Folder::new("modes");
-    for mode in ["serial", "phase-resident"] {
+    for mode in ["serial", "overlapped", "phase-resident"] {
         let file = folder.file(&format!("{mode}.json"));
         let words = ["--mode", mode, "--hash", "-o", file.to_str().unwrap()];
         assert_eq!(code(&seeing("plan", &words)), 0);
@@ -93,25 +94,27 @@ fn plans_of_both_modes_are_verified_with_both_files() {
 }
 
 #[test]
-fn runs_of_both_modes_give_the_same_logits_within_their_envelopes() {
+fn runs_of_every_mode_give_the_same_logits_within_their_envelopes() {
     let folder = Folder::new("mode-runs");
     let ids = folder.file("ids.txt");
     std::fs::write(&ids, "1 2 3 4 5 6 7 8").unwrap();
-    let runs = ["serial", "phase-resident"].map(|mode| {
+    let runs = ["serial", "overlapped", "phase-resident"].map(|mode| {
         let words = ["--prompt-ids", ids.to_str().unwrap(), "-n", "8", "--mode", mode, "--json"];
         let bounds = ["--max-input", "64", "--ignore-eos"];
         let output = seeing("run", &[&words[..], &bounds].concat());
         assert_eq!(code(&output), 0, "{mode} {}", errors(&output));
         json(&output)
     });
-    let [serial, resident] = runs;
-    assert_eq!(serial["logits_sha256"], resident["logits_sha256"]);
-    assert_eq!(serial["tokens"], resident["tokens"]);
+    let [serial, overlapped, resident] = runs;
+    for other in [&overlapped, &resident] {
+        assert_eq!(serial["logits_sha256"], other["logits_sha256"]);
+        assert_eq!(serial["tokens"], other["tokens"]);
+    }
     assert!(serial["reloads"].is_null());
     // A text alone needs the decoder's weights only, and those once.
     assert_eq!(number(&resident, &["reloads", "count"]), 1);
     assert!(number(&resident, &["reloads", "bytes"]) > 0);
-    for run in [&serial, &resident] {
+    for run in [&serial, &overlapped, &resident] {
         assert!(number(run, &["peak_bytes"]) <= number(run, &["m_max_bytes"]));
         assert_eq!(number(run, &["allocations"]), 0);
     }

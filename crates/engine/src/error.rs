@@ -111,7 +111,8 @@ impl From<dctms_exec::ExecError> for EngineError {
             dctms_exec::ExecError::WrongCertificate
             | dctms_exec::ExecError::Isa { .. }
             | dctms_exec::ExecError::System { .. }
-            | dctms_exec::ExecError::Order { .. } => Class::System,
+            | dctms_exec::ExecError::Order { .. }
+            | dctms_exec::ExecError::Beside { .. } => Class::System,
         };
         EngineError::new(class, error)
     }

@@ -157,7 +157,7 @@ impl Model {
                     Weights::Resident => None,
                     // What others are loaded over cannot be a file's pages.
                     Weights::Mapped => {
-                        pieces.mapping().filter(|_| mode_of(plan) == VisionMode::Serial)
+                        pieces.mapping().filter(|_| mode_of(plan) != VisionMode::PhaseResident)
                     }
                 };
                 let compiled = Some((pieces, shards));

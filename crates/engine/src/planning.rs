@@ -1,6 +1,7 @@
 //! From an opened model and a user's bounds to a certified plan; from several models to one plan
 //! for all of them in one process.
 
+use dctms_ir::ids::PhaseId;
 use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::region::Streams;
@@ -314,6 +315,21 @@ pub fn mode_of(plan: &Plan) -> VisionMode {
         (true, _) => VisionMode::PhaseResident,
         (false, true) => VisionMode::Overlapped,
         (false, false) => VisionMode::Serial,
+    }
+}
+
+/// Whether steps of different models may run at the same time, as a plan's flow shows it. (Those
+/// of one model may have nothing to do with that.)
+#[must_use]
+pub fn steps_of(plan: &Plan) -> Steps {
+    let label = |phase: &PhaseId| {
+        let name = &plan.program.phases[phase.index()].name;
+        name.split_once(':').map(|(label, _)| label.to_string())
+    };
+    let pairs = &plan.program.flow.overlap;
+    match pairs.iter().any(|(one, other)| label(one) != label(other)) {
+        true => Steps::Overlapping,
+        false => Steps::Exclusive,
     }
 }
 

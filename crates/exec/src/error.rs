@@ -35,6 +35,13 @@ pub enum ExecError {
         /// The one before, if any.
         after: Option<String>,
     },
+    /// A phase was run beside another, or with room for one beside it, and may not.
+    Beside {
+        /// The phase.
+        phase: String,
+        /// The one that goes on, if it is that which may not be beside it.
+        beside: Option<String>,
+    },
     /// Loading failed.
     Load {
         /// The tensor or table.
@@ -60,6 +67,12 @@ impl fmt::Display for ExecError {
             }
             ExecError::Order { phase, after: None } => {
                 write!(f, "phase {phase} may not come first")
+            }
+            ExecError::Beside { phase, beside: Some(beside) } => {
+                write!(f, "phase {phase} may not run beside {beside}")
+            }
+            ExecError::Beside { phase, beside: None } => {
+                write!(f, "phase {phase} leaves no lane for what is to run beside it")
             }
             ExecError::Load { what, message } => write!(f, "loading {what}: {message}"),
         }

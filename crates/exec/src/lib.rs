@@ -9,6 +9,7 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod beside;
 mod command;
 pub mod error;
 mod link;
@@ -20,6 +21,7 @@ pub mod sample;
 pub mod session;
 pub mod trace;
 
+pub use beside::{Beside, LongRun, Preparing};
 pub use error::ExecError;
 pub use load::{Constant, LoadHost};
 pub use retired::RetiredSession;

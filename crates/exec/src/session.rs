@@ -16,6 +16,7 @@ use dctms_system::events::Event;
 use dctms_system::lanes::{Lane, Lanes, LanesConfig};
 use dctms_verifier::Certificate;
 
+use crate::beside::{Shares, bit, follows};
 use crate::error::ExecError;
 use crate::link::{PhaseCode, link};
 use crate::load::LoadHost;
@@ -59,9 +60,12 @@ pub struct SessionOptions {
     pub pages: ArenaPages,
 }
 
-/// Where a host-visible tensor stands.
+/// Where a host-visible tensor stands, and which phases have to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostTensor(Place);
+pub struct HostTensor {
+    pub(crate) place: Place,
+    pub(crate) shares: Shares,
+}
 
 /// Bytes of a constant: they do not change after loading, so they can be read beside any run.
 #[derive(Clone, Debug)]
@@ -94,19 +98,26 @@ pub enum Ran {
 /// A plan in execution.
 pub struct Session {
     arena: Arc<Arena>,
-    memory: Memory,
-    lanes: Lanes,
-    isa: Isa,
-    phases: Vec<PhaseState>,
-    flow: Flow,
-    dim_bounds: Vec<Dim>,
-    dims: Vec<u64>,
-    last: Option<PhaseId>,
+    pub(crate) memory: Memory,
+    pub(crate) lanes: Lanes,
+    pub(crate) isa: Isa,
+    pub(crate) phases: Vec<PhaseState>,
+    /// Runs of each phase.
+    pub(crate) runs: Vec<u32>,
+    pub(crate) flow: Flow,
+    pub(crate) dim_bounds: Vec<Dim>,
+    pub(crate) dims: Vec<u64>,
+    /// Dims of a long run, while the host sets others.
+    pub(crate) dims_beside: Vec<u64>,
+    /// The event that a long run is prepared, and how often one was.
+    pub(crate) prepared_event: usize,
+    pub(crate) prepared: u32,
+    pub(crate) last: Option<PhaseId>,
     /// A loading phase that failed half way.
     unfinished: Option<PhaseId>,
     host_places: Vec<HostPlace>,
     states: Vec<StatePlace>,
-    trace: Option<Trace>,
+    pub(crate) trace: Option<Trace>,
 }
 
 /// A tensor that lives across phases.
@@ -114,14 +125,14 @@ struct HostPlace {
     tensor: TensorId,
     place: Place,
     residence: Residence,
+    shares: Shares,
 }
 
-struct PhaseState {
-    name: String,
-    code: PhaseCode,
+pub(crate) struct PhaseState {
+    pub(crate) name: String,
+    pub(crate) code: PhaseCode,
     /// First event of the phase among all events.
     event_base: u32,
-    runs: u32,
 }
 
 impl Session {
@@ -146,19 +157,24 @@ impl Session {
         for (code, phase) in link(plan).into_iter().zip(&plan.program.phases) {
             let event_base = events;
             events += code.events;
-            phases.push(PhaseState { name: phase.name.clone(), code, event_base, runs: 0 });
+            phases.push(PhaseState { name: phase.name.clone(), code, event_base });
         }
-        let config = LanesConfig { events: events as usize, ..options.lanes };
+        let prepared_event = events as usize;
+        let config = LanesConfig { events: prepared_event + 1, ..options.lanes };
         let lanes = Lanes::start(&config).map_err(system)?;
         Ok(Session {
             arena,
             memory,
             lanes,
             isa: options.isa,
+            runs: vec![0; phases.len()],
             phases,
             flow: plan.program.flow.clone(),
             dim_bounds: plan.program.dims.clone(),
             dims: plan.program.dims.iter().map(|dim| dim.min).collect(),
+            dims_beside: plan.program.dims.iter().map(|dim| dim.min).collect(),
+            prepared_event,
+            prepared: 0,
             last: None,
             unfinished: None,
             host_places: host_places(plan),
@@ -259,15 +275,7 @@ impl Session {
     /// # Errors
     /// A value outside the plan's bounds.
     pub fn set_dim(&mut self, dim: DimId, value: u64) -> Result<(), ExecError> {
-        let bounds = &self.dim_bounds[dim.index()];
-        if value < bounds.min || value > bounds.max {
-            return Err(ExecError::Dim {
-                name: bounds.name.clone(),
-                value,
-                min: bounds.min,
-                max: bounds.max,
-            });
-        }
+        check_dim(&self.dim_bounds[dim.index()], value)?;
         self.dims[dim.index()] = value;
         Ok(())
     }
@@ -310,8 +318,8 @@ impl Session {
     ) -> Result<Ran, ExecError> {
         self.check_order(phase)?;
         self.last = Some(phase);
-        let state = &mut self.phases[phase.index()];
-        state.runs = state.runs.wrapping_add(1);
+        self.runs[phase.index()] = self.runs[phase.index()].wrapping_add(1);
+        let (state, run) = (&self.phases[phase.index()], self.runs[phase.index()]);
         let failure = Mutex::new(None);
         let context = Context {
             memory: self.memory,
@@ -320,17 +328,16 @@ impl Session {
             host,
             failure: &failure,
         };
-        let state = &*state;
-        let interrupt = Interrupt { stop, seen: AtomicBool::new(false) };
+        let interrupt = Interrupt::new(stop);
         let trace = self.trace.as_ref();
         let step = |lane: &Lane<'_>| {
-            let recorder = trace.map(|t| t.recorder(lane.index, phase.index(), state.runs));
-            run_lane(lane, state, &context, &interrupt, recorder.as_ref());
+            let recorder = trace.map(|t| t.recorder(lane.index, phase.index(), run));
+            run_lane(lane, (state, run), &context, &interrupt, recorder.as_ref());
         };
         let ran = self.lanes.run(&step);
         ran.map_err(|error| ExecError::System { message: error.to_string() })?;
         match failure.into_inner() {
-            Ok(None) => Ok(match interrupt.seen.into_inner() {
+            Ok(None) => Ok(match interrupt.is_set() {
                 true => Ran::Interrupted,
                 false => Ran::Whole,
             }),
@@ -339,13 +346,9 @@ impl Session {
         }
     }
 
-    fn check_order(&self, phase: PhaseId) -> Result<(), ExecError> {
-        let allowed = match self.last {
-            _ if self.unfinished.is_some_and(|unfinished| unfinished != phase) => false,
-            None => self.flow.entry.contains(&phase),
-            Some(last) => self.flow.next[last.index()].contains(&phase),
-        };
-        match allowed {
+    pub(crate) fn check_order(&self, phase: PhaseId) -> Result<(), ExecError> {
+        let finished = self.unfinished.is_none_or(|unfinished| unfinished == phase);
+        match finished && follows(&self.flow, self.last, phase) {
             true => Ok(()),
             false => Err(self.order_error(phase)),
         }
@@ -363,7 +366,7 @@ impl Session {
     #[must_use]
     pub fn host_tensor(&self, id: TensorId) -> Option<HostTensor> {
         let found = self.host_places.iter().find(|host| host.tensor == id);
-        found.map(|host| HostTensor(host.place))
+        found.map(|host| HostTensor { place: host.place, shares: host.shares })
     }
 
     /// A constant, once loaded. `None` before, and for any other tensor.
@@ -379,61 +382,86 @@ impl Session {
     pub fn bytes(&self, tensor: HostTensor) -> &[u8] {
         // SAFETY: no run is under way (`run` borrows the session mutably), and the slice borrows
         // the session, so none can start while it lives.
-        unsafe { self.memory.bytes(tensor.0) }
+        unsafe { self.memory.bytes(tensor.place) }
     }
 
     /// Floats of a host tensor.
     #[must_use]
     pub fn floats(&self, tensor: HostTensor) -> &[f32] {
         // SAFETY: as in `bytes`.
-        unsafe { self.memory.floats(tensor.0) }
+        unsafe { self.memory.floats(tensor.place) }
     }
 
     /// Integers of a host tensor.
     #[must_use]
     pub fn integers(&self, tensor: HostTensor) -> &[u32] {
         // SAFETY: as in `bytes`.
-        unsafe { self.memory.integers(tensor.0) }
+        unsafe { self.memory.integers(tensor.place) }
     }
 
     /// Bytes of a host tensor, to write.
     pub fn bytes_mut(&mut self, tensor: HostTensor) -> &mut [u8] {
         // SAFETY: the session is borrowed mutably: no run and no other slice exists.
-        unsafe { self.memory.bytes_mut(tensor.0) }
+        unsafe { self.memory.bytes_mut(tensor.place) }
     }
 
     /// Integers of a host tensor, to write.
     pub fn integers_mut(&mut self, tensor: HostTensor) -> &mut [u32] {
         // SAFETY: as in `bytes_mut`.
-        unsafe { self.memory.integers_mut(tensor.0) }
+        unsafe { self.memory.integers_mut(tensor.place) }
     }
 }
 
+pub(crate) fn check_dim(bounds: &Dim, value: u64) -> Result<(), ExecError> {
+    if value < bounds.min || value > bounds.max {
+        return Err(ExecError::Dim {
+            name: bounds.name.clone(),
+            value,
+            min: bounds.min,
+            max: bounds.max,
+        });
+    }
+    Ok(())
+}
+
 /// The question whether to stop, and whether some lane was told yes.
-struct Interrupt<'a> {
+pub(crate) struct Interrupt<'a> {
     stop: Option<&'a (dyn Fn() -> bool + Sync)>,
     seen: AtomicBool,
 }
 
-impl Interrupt<'_> {
+impl<'a> Interrupt<'a> {
+    pub(crate) fn new(stop: Option<&'a (dyn Fn() -> bool + Sync)>) -> Interrupt<'a> {
+        Interrupt { stop, seen: AtomicBool::new(false) }
+    }
+
+    /// The answer is yes from now on.
+    pub(crate) fn set(&self) {
+        self.seen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was yes; for after the run.
+    pub(crate) fn is_set(&self) -> bool {
+        self.seen.load(Ordering::Relaxed)
+    }
+
     /// Whether the next task is left out. Relaxed is enough: of a task that was left out, whoever
     /// waits for it learns by the event, which orders the mark too.
     fn is_on(&self) -> bool {
-        let Some(stop) = self.stop else { return false };
-        if self.seen.load(Ordering::Relaxed) {
+        if self.is_set() {
             return true;
         }
-        let told = stop();
+        let told = self.stop.is_some_and(|stop| stop());
         if told {
-            self.seen.store(true, Ordering::Relaxed);
+            self.set();
         }
         told
     }
 }
 
-fn run_lane(
+pub(crate) fn run_lane(
     lane: &Lane<'_>,
-    state: &PhaseState,
+    (state, run): (&PhaseState, u32),
     context: &Context<'_>,
     interrupt: &Interrupt<'_>,
     recorder: Option<&Recorder<'_>>,
@@ -443,7 +471,7 @@ fn run_lane(
     for (index, command) in commands.iter().enumerate() {
         let (first, last) = command.waits;
         for (event, signals) in &state.code.waits[first as usize..last as usize] {
-            let target = Event::target(state.runs, *signals);
+            let target = Event::target(run, *signals);
             if lane.wait((state.event_base + event) as usize, target).is_err() {
                 return;
             }
@@ -466,13 +494,37 @@ fn run_lane(
 }
 
 fn host_places(plan: &Plan) -> Vec<HostPlace> {
+    let place = |index: usize| {
+        let placement = &plan.placements[index];
+        let offset = placement.offset?;
+        Some(Place { offset: offset as usize, len: placement.bytes as usize })
+    };
+    let mut named = vec![0; plan.program.tensors.len()];
+    for (index, phase) in plan.program.phases.iter().enumerate() {
+        for op in &phase.ops {
+            for id in op.inputs.iter().chain(&op.outputs).chain(&op.workspace) {
+                named[id.index()] |= bit(PhaseId::of(index));
+            }
+        }
+    }
+    let touched = |own: Place| {
+        let common = |other: Place| {
+            own.offset < other.offset + other.len && other.offset < own.offset + own.len
+        };
+        // Only phases that others run beside are ever asked for.
+        match plan.program.flow.overlap.is_empty() {
+            true => u64::MAX,
+            false => (0..named.len())
+                .filter(|other| place(*other).is_some_and(common))
+                .fold(0, |all, other| all | named[other]),
+        }
+    };
     let mut places = Vec::new();
     for (index, tensor) in plan.program.tensors.iter().enumerate() {
-        let placement = &plan.placements[index];
-        let (None, Some(offset)) = (tensor.phase, placement.offset) else { continue };
-        let place = Place { offset: offset as usize, len: placement.bytes as usize };
-        let tensor_id = TensorId::of(index);
-        places.push(HostPlace { tensor: tensor_id, place, residence: tensor.residence });
+        let (None, Some(place)) = (tensor.phase, place(index)) else { continue };
+        let shares = Shares { named: named[index], touched: touched(place) };
+        let (tensor, residence) = (TensorId::of(index), tensor.residence);
+        places.push(HostPlace { tensor, place, residence, shares });
     }
     places
 }

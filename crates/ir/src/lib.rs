@@ -17,6 +17,7 @@ pub mod program;
 pub mod region;
 pub mod size;
 pub mod tensor;
+pub mod twin;
 pub mod vision;
 
 pub use ids::{DimId, EventId, OpId, PhaseId, TensorId};

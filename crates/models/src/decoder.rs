@@ -10,6 +10,7 @@ use dctms_ir::limits::TILE;
 use dctms_ir::op::{AttentionShape, Epilogue, OpKind};
 use dctms_ir::region::add_region;
 use dctms_ir::tensor::{Term, kv_row_bytes};
+use dctms_ir::twin::add_twin;
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Program, Residence, Size};
 
@@ -78,6 +79,10 @@ pub mod phases {
     pub const DECODE: &str = "decode";
     /// Picks tokens.
     pub const SAMPLE: &str = "sample";
+    /// Encodes a tile while sequences go on, on lanes of its own.
+    pub const VISION_BESIDE: &str = "vision.beside";
+    /// One token of each sequence while a tile is encoded, on lanes of its own.
+    pub const DECODE_BESIDE: &str = "decode.beside";
 }
 
 /// Bytes of one sampling parameter record.
@@ -164,6 +169,7 @@ pub fn build(
         (vision.map(|part| part.mode), builder.program.phase_named(phases::VISION))
     {
         add_region(&mut builder.program, vision, prefill);
+        beside(&mut builder.program, (vision, decode, sample));
     }
     Ok(builder.program)
 }
@@ -192,6 +198,21 @@ fn flow(program: &mut Program, text: [PhaseId; 3]) {
             }
         }
     }
+}
+
+/// Encoding beside decoding: twins of both, which follow what their originals follow, and may run
+/// at the same time; so may the sampling of what was decoded. The pictures' embeddings are read by
+/// `prefill` alone, so neither of the two touches what encoding writes.
+fn beside(program: &mut Program, (vision, decode, sample): (PhaseId, PhaseId, PhaseId)) {
+    let long = add_twin(program, vision, phases::VISION_BESIDE);
+    let short = add_twin(program, decode, phases::DECODE_BESIDE);
+    for (phase, twin) in [(vision, long), (decode, short)] {
+        program.flow.next[twin.index()] = program.flow.next[phase.index()].clone();
+        for next in program.flow.next.iter_mut().filter(|next| next.contains(&phase)) {
+            next.push(twin);
+        }
+    }
+    program.flow.overlap = vec![(long, short), (long, sample)];
 }
 
 fn weights(

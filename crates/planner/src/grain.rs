@@ -8,9 +8,12 @@ use dctms_ir::limits::{BLOCK, TILE};
 use dctms_ir::op::{AttentionShape, OpKind};
 use dctms_ir::vision::VisionOp;
 
-/// Sets the grain of every operation of every phase.
-pub fn assign(program: &mut Program, lanes: u32) {
-    for phase in 0..program.phases.len() {
+use crate::groups::Group;
+
+/// Sets the grain of every operation of every phase, for the lanes that each phase has.
+pub fn assign(program: &mut Program, groups: &[Group]) {
+    for (phase, group) in groups.iter().enumerate() {
+        let lanes = group.count;
         // Last to first: a producer follows its consumer.
         for index in (0..program.phases[phase].ops.len()).rev() {
             let grain = grain_of(program, phase, index, lanes);

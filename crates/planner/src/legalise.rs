@@ -18,6 +18,7 @@ use dctms_ir::{Dtype, Program, Residence, Size, Tensor};
 
 use crate::choices::{Choice, Shaping};
 use crate::error::PlanError;
+use crate::groups::Group;
 
 /// Whether products with quantised weights take quantised activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +29,28 @@ pub enum Activations {
     Float,
 }
 
-/// Rewrites every phase.
+/// Rewrites every phase, for the lanes that each has.
 ///
 /// # Errors
 /// A contract that the logical program breaks.
-pub fn legalise(logical: &Program, shaping: &Shaping) -> Result<Program, PlanError> {
+pub fn legalise(
+    logical: &Program,
+    shaping: &Shaping,
+    groups: &[Group],
+) -> Result<Program, PlanError> {
     let mut program = logical.clone();
-    for phase in 0..program.phases.len() {
+    for (phase, group) in groups.iter().enumerate() {
         let phase = PhaseId::of(phase);
         let ops = std::mem::take(&mut program.phases[phase.index()].ops);
-        let mut rewriter = Rewriter::new(&mut program, phase, &ops, shaping);
+        let shaping = Shaping { lanes: group.count, ..shaping.clone() };
+        let mut rewriter = Rewriter::new(&mut program, phase, &ops, &shaping);
         for op in &ops {
             rewriter.rewrite(op);
         }
         let ops = rewriter.emitted;
         program.phases[phase.index()].ops = ops;
     }
-    add_workspace(&mut program, shaping.lanes)?;
+    add_workspace(&mut program, groups)?;
     drop_unused(&mut program);
     Ok(program)
 }
@@ -394,8 +400,8 @@ impl<'a> Rewriter<'a> {
 }
 
 /// Gives every operation the scratch that its contract asks for, one slice a shard.
-fn add_workspace(program: &mut Program, lanes: u32) -> Result<(), PlanError> {
-    for phase in 0..program.phases.len() {
+fn add_workspace(program: &mut Program, groups: &[Group]) -> Result<(), PlanError> {
+    for (phase, group) in groups.iter().enumerate() {
         for op in 0..program.phases[phase].ops.len() {
             let operation = &program.phases[phase].ops[op];
             let bytes = workspace_bytes(program, operation)?;
@@ -404,7 +410,7 @@ fn add_workspace(program: &mut Program, lanes: u32) -> Result<(), PlanError> {
             }
             let bytes = bytes.next_multiple_of(ALIGNMENT_BYTES);
             let shards = match dctms_ir::contract::shardable(&operation.kind) {
-                true => u64::from(lanes),
+                true => u64::from(group.count),
                 false => 1,
             };
             let name = format!("{}.{}.workspace", program.phases[phase].name, operation.name);

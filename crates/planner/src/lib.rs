@@ -10,6 +10,7 @@ pub mod choices;
 pub mod clocks;
 pub mod error;
 pub mod grain;
+pub mod groups;
 pub mod legalise;
 pub mod order;
 pub mod paper;
@@ -26,6 +27,7 @@ pub mod witness;
 
 pub use choices::{Choice, Choices, Shaping};
 pub use error::PlanError;
+pub use groups::Group;
 pub use legalise::Activations;
 pub use rates::Balance;
 
@@ -38,6 +40,8 @@ use dctms_ir::plan::{Bounds, Envelope, Machine, OrderReport, Preference, Runtime
 use dctms_ir::region::Streams;
 use dctms_ir::tensor::Term;
 use dctms_ir::{Plan, Program};
+
+use groups::groups;
 
 /// Everything that a plan depends on beside the program.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,8 +92,8 @@ pub fn plan_together(
         activations: options.activations,
         choices: options.choices.clone(),
     };
-    let program = legal(logical, steps, &shaping)?;
-    plan_legal(program, options)
+    let (program, groups) = shaped(logical, steps, &shaping)?;
+    plan_legal(program, &groups, options)
 }
 
 /// The program that a plan of these is made for: each legalised and cut for the lanes, joined.
@@ -97,22 +101,40 @@ pub fn plan_together(
 /// # Errors
 /// As [`plan_together`].
 pub fn legal(logical: &[Program], steps: Steps, shaping: &Shaping) -> Result<Program, PlanError> {
+    Ok(shaped(logical, steps, shaping)?.0)
+}
+
+/// The legal program, and the lanes of each of its phases.
+fn shaped(
+    logical: &[Program],
+    steps: Steps,
+    shaping: &Shaping,
+) -> Result<(Program, Vec<Group>), PlanError> {
     let lanes = shaping.lanes;
     if lanes == 0 || lanes as usize > LANES_MAX {
         return Err(PlanError::Lanes { lanes, max: LANES_MAX });
     }
+    // A joined program has the phases of the first model, then those of the second, and so on.
+    let mut all = Vec::new();
     let legalised = logical.iter().map(|logical| {
-        let mut program = legalise::legalise(logical, shaping)?;
-        grain::assign(&mut program, lanes);
+        let groups = groups(logical, lanes);
+        let mut program = legalise::legalise(logical, shaping, &groups)?;
+        grain::assign(&mut program, &groups);
         for phase in (0..program.phases.len()).map(PhaseId::of) {
-            order_phase(&mut program, phase, shaping)?;
+            order_phase(&mut program, phase, shaping, &groups)?;
         }
+        all.extend(groups);
         Ok(program)
     });
-    Ok(join(&legalised.collect::<Result<Vec<_>, PlanError>>()?, steps)?)
+    let legalised = legalised.collect::<Result<Vec<_>, PlanError>>()?;
+    Ok((join(&legalised, steps)?, all))
 }
 
-fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanError> {
+fn plan_legal(
+    mut program: Program,
+    groups: &[Group],
+    options: &PlanOptions,
+) -> Result<Plan, PlanError> {
     let lanes = options.machine.lanes;
     let phases: Vec<PhaseId> = (0..program.phases.len()).map(PhaseId::of).collect();
     let (choices, rates) = (&options.choices, (&options.balance, &options.bounds));
@@ -120,11 +142,11 @@ fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanE
     let mut schedules = Vec::new();
     let mut layouts = Vec::new();
     let bytes = place::sizes(&program)?;
-    for phase in &phases {
+    for (phase, group) in phases.iter().zip(groups) {
         let (schedule, layout) =
             match (Streams::of(&program.phases[phase.index()]), choices.has(Choice::Alignment)) {
-                (_, false) => (schedule::unaligned(&program, *phase, lanes)?, None),
-                (None, true) => (schedule::schedule(&program, *phase, lanes, &none)?, None),
+                (_, false) => (schedule::unaligned(&program, *phase, *group)?, None),
+                (None, true) => (schedule::schedule(&program, *phase, *group, &none)?, None),
                 (Some(streams), true) => {
                     region::schedule(&program, *phase, (lanes, streams), rates, &bytes)?
                 }
@@ -133,7 +155,7 @@ fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanE
         layouts.push(layout);
     }
     if choices.preference == Preference::MemoryFirst {
-        reuse::add_cuts(&mut program, &mut schedules, &bytes, rates, choices)?;
+        reuse::add_cuts(&mut program, &mut schedules, (&bytes, groups), rates, choices)?;
     }
     let (mut placements, arena, regions) = place::place(&mut program, &schedules, choices)?;
     let (buffers, summary) = paper::colour(&program, &mut placements)?;
@@ -172,7 +194,12 @@ fn plan_legal(mut program: Program, options: &PlanOptions) -> Result<Plan, PlanE
 
 /// Takes the order of least peak where that saves bytes, and (unless memory goes first) costs no
 /// cut.
-fn order_phase(program: &mut Program, phase: PhaseId, shaping: &Shaping) -> Result<(), PlanError> {
+fn order_phase(
+    program: &mut Program,
+    phase: PhaseId,
+    shaping: &Shaping,
+    groups: &[Group],
+) -> Result<(), PlanError> {
     let own = &program.phases[phase.index()];
     // The streams of a region do not order each other: there is nothing to search.
     if own.name.ends_with("load") || Streams::of(own).is_some() {
@@ -182,11 +209,11 @@ fn order_phase(program: &mut Program, phase: PhaseId, shaping: &Shaping) -> Resu
     if found.least_bytes == found.program_bytes {
         return Ok(());
     }
-    let (lanes, choices) = (shaping.lanes, &shaping.choices);
+    let (group, choices) = (groups[phase.index()], &shaping.choices);
     let mut other = program.clone();
     order::reorder(&mut other, phase, &found.order);
-    grain::assign(&mut other, lanes);
-    let schedule = |program: &Program| schedule::schedule(program, phase, lanes, &BTreeSet::new());
+    grain::assign(&mut other, groups);
+    let schedule = |program: &Program| schedule::schedule(program, phase, group, &BTreeSet::new());
     let (now, then) = (schedule(program)?, schedule(&other)?);
     let saves = place::transient_bytes(&mut other, phase, &then, choices)?
         < place::transient_bytes(program, phase, &now, choices)?;

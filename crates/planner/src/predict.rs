@@ -18,6 +18,7 @@ use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Program, Residence, Size, TensorId};
 
 use crate::error::PlanError;
+use crate::groups::Group;
 use crate::rates::{Balance, Element};
 use crate::timeline::timeline;
 
@@ -131,7 +132,7 @@ pub fn predictions(
             found.push(Prediction { phase: phase_id, tokens, depth, nanoseconds });
         };
         // Of several models each phase has its model's name before its own.
-        let name = phase.name.rsplit(':').next().unwrap_or("");
+        let name = phase.name.rsplit(':').next().unwrap_or("").trim_end_matches(".beside");
         let last = match name {
             "prefill" => {
                 let chunk = bounds.prefill_chunk.clamp(1, bounds.max_input_tokens.max(1));
@@ -156,7 +157,7 @@ pub fn predictions(
             _ => continue,
         };
         let meter = Meter::new(&scene, balance, last);
-        let lanes = schedule.lanes.len() as f64;
+        let lanes = f64::from(Group::of_schedule(schedule).count);
         for (op, cost) in phase.ops.iter().zip(&mut costs[index]) {
             let ps = match shardable(&op.kind) {
                 true => meter.work(op).lane_ps(1.0 / lanes, lanes),

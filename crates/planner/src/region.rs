@@ -28,6 +28,7 @@ use dctms_ir::plan::{Bounds, Placement, Schedule};
 use dctms_ir::region::Streams;
 
 use crate::error::PlanError;
+use crate::groups::Group;
 use crate::predict::{Scene, Step};
 use crate::rates::Balance;
 use crate::schedule::{Alignment, Weaver};
@@ -66,7 +67,8 @@ pub fn schedule(
     placements: &[Placement],
 ) -> Result<(Schedule, Option<Layout>), PlanError> {
     let lanes = lanes as usize;
-    let whole = crate::schedule::schedule(program, phase, lanes as u32, &Default::default())?;
+    let whole =
+        crate::schedule::schedule(program, phase, Group::all(lanes as u32), &Default::default())?;
     let planner = Planner {
         program,
         phase,

@@ -15,6 +15,7 @@ use dctms_ir::{Op, Program};
 
 use crate::choices::Choices;
 use crate::error::PlanError;
+use crate::groups::Group;
 use crate::place::transient_bytes;
 use crate::predict::{Scene, Step, step_ps};
 use crate::rates::Balance;
@@ -34,7 +35,7 @@ const PATH_PART: f64 = 1000.0;
 pub fn add_cuts(
     program: &mut Program,
     schedules: &mut [Schedule],
-    placements: &[Placement],
+    (placements, groups): (&[Placement], &[Group]),
     (balance, bounds): (&Balance, &Bounds),
     choices: &Choices,
 ) -> Result<(), PlanError> {
@@ -69,13 +70,14 @@ pub fn add_cuts(
             places.iter().copied().filter(|place| *place < ops).collect()
         };
         let ops = sample.phases[worst].ops.len();
-        let now = schedule(&sample, phase, lanes, &kept(&cuts[worst], ops))?;
+        let group = groups[worst];
+        let now = schedule(&sample, phase, group, &kept(&cuts[worst], ops))?;
         let limit = path(&sample, &now)? * (1.0 + 1.0 / PATH_PART);
         let mut least = transient_bytes(&mut sample, phase, &now, choices)?;
         let mut best: Option<BTreeSet<usize>> = None;
         for places in roles(program, phase).into_values() {
             let more: BTreeSet<usize> = cuts[worst].union(&places).copied().collect();
-            let tried = schedule(&sample, phase, lanes, &kept(&more, ops))?;
+            let tried = schedule(&sample, phase, group, &kept(&more, ops))?;
             if tried.events == now.events || path(&sample, &tried)? > limit {
                 continue;
             }
@@ -86,7 +88,7 @@ pub fn add_cuts(
         }
         let Some(more) = best else { break };
         let limit = path(program, &schedules[worst])? * (1.0 + 1.0 / PATH_PART);
-        let tried = schedule(program, phase, lanes, &more)?;
+        let tried = schedule(program, phase, group, &more)?;
         let bytes = transient_bytes(program, phase, &tried, choices)?;
         if bytes >= needs[worst] || path(program, &tried)? > limit {
             break;

@@ -14,6 +14,7 @@ use dctms_ir::vision::VisionOp;
 use dctms_ir::{Program, TensorId};
 
 use crate::error::PlanError;
+use crate::groups::Group;
 use crate::rates::Balance;
 
 /// Costs of a phase's operations, in order.
@@ -145,8 +146,7 @@ pub fn concurrency(
             sets.insert(set);
         }
     }
-    let lanes = schedule.lanes.len() as u32;
-    let unaligned = crate::schedule::unaligned(program, phase, lanes)?;
+    let unaligned = crate::schedule::unaligned(program, phase, Group::of_schedule(schedule))?;
     let mut report = Concurrency { cuts_unaligned: unaligned.events, ..Concurrency::default() };
     let segments = segments(ops.len(), schedule);
     for set in sets {

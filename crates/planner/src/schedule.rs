@@ -17,26 +17,28 @@ use dctms_ir::op::{Op, OpKind};
 use dctms_ir::plan::{Schedule, Task};
 
 use crate::error::PlanError;
+use crate::groups::Group;
 
-/// The schedule of one phase on `lanes` lanes, with a cut before each operation of `more` too.
+/// The schedule of one phase on the lanes of `group`, with a cut before each operation of `more`
+/// too.
 ///
 /// # Errors
 /// An operation that breaks its contract.
 pub fn schedule(
     program: &Program,
     phase: PhaseId,
-    lanes: u32,
+    group: Group,
     more: &BTreeSet<usize>,
 ) -> Result<Schedule, PlanError> {
-    weave(program, phase, lanes, (more, Alignment::Counts))
+    weave(program, phase, group, (more, Alignment::Counts))
 }
 
 /// The schedule of a phase in which every dependency asks for a cut, as if no slices lined up.
 ///
 /// # Errors
 /// An operation that breaks its contract.
-pub fn unaligned(program: &Program, phase: PhaseId, lanes: u32) -> Result<Schedule, PlanError> {
-    weave(program, phase, lanes, (&BTreeSet::new(), Alignment::Ignored))
+pub fn unaligned(program: &Program, phase: PhaseId, group: Group) -> Result<Schedule, PlanError> {
+    weave(program, phase, group, (&BTreeSet::new(), Alignment::Ignored))
 }
 
 /// Whether a dependency within a lane is told from one across lanes.
@@ -49,10 +51,11 @@ pub(crate) enum Alignment {
 fn weave(
     program: &Program,
     phase: PhaseId,
-    lanes: u32,
+    group: Group,
     (more, alignment): (&BTreeSet<usize>, Alignment),
 ) -> Result<Schedule, PlanError> {
-    let mut weaver = Weaver::new(lanes as usize, alignment);
+    let mut weaver = Weaver::new(group.of as usize, alignment);
+    weaver.regroup(group.lanes());
     for (index, op) in program.phases[phase.index()].ops.iter().enumerate() {
         if more.contains(&index) {
             weaver.cut_here();

@@ -159,6 +159,22 @@ impl Lanes {
     /// # Panics
     /// With the caller's own panic, after all workers have come to rest.
     pub fn run(&mut self, step: Step<'_>) -> Result<(), SystemError> {
+        self.run_beside(step, |lane| step(lane))
+    }
+
+    /// As [`Lanes::run`], but lane 0 runs `own` in place of the step, beside the others. What
+    /// `own` captures stays on this thread, so it may be anything.
+    ///
+    /// # Errors
+    /// As [`Lanes::run`].
+    ///
+    /// # Panics
+    /// As [`Lanes::run`].
+    pub fn run_beside(
+        &mut self,
+        step: Step<'_>,
+        own: impl FnOnce(&Lane<'_>),
+    ) -> Result<(), SystemError> {
         self.check_not_poisoned()?;
         self.steps = self.steps.wrapping_add(1);
         let shared = &*self.shared;
@@ -175,7 +191,7 @@ impl Lanes {
         // and reads the cell only after `start` below; so nobody else accesses it now.
         unsafe { *shared.step.0.get() = Some(pointer) };
         shared.start.signal();
-        let own = catch_unwind(AssertUnwindSafe(|| step(&Lane { index: 0, shared })));
+        let own = catch_unwind(AssertUnwindSafe(|| own(&Lane { index: 0, shared })));
         if own.is_err() {
             shared.fail(0);
         }
@@ -231,6 +247,12 @@ impl Lane<'_> {
     pub fn wait(&self, event: usize, target: u32) -> Result<(), Poisoned> {
         let spinner = &self.shared.inside[self.index];
         self.shared.events[event].wait(target, spinner, &self.shared.poison)
+    }
+
+    /// Whether some lane has panicked: what others were to do may never be done.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.panicked.load(Ordering::Acquire) != 0
     }
 
     /// Waits until every lane has come to as many barriers as this one.

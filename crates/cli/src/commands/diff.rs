@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use dctms_engine::planning::mode_of;
+use dctms_engine::planning::{mode_of, steps_of};
+use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Plan};
 use dctms_ir::tensor::Term;
 use dctms_ir::{Residence, Tensor, json};
@@ -99,9 +100,9 @@ fn causes(old: &Plan, new: &Plan) -> Vec<Change> {
     add("model header", models(old, header), models(new, header));
     let whole = |m: &dctms_ir::program::ModelInfo| m.file_complete.to_string();
     add("file complete", models(old, whole), models(new, whole));
-    let steps = |plan: &Plan| {
-        let words = if plan.program.flow.overlap.is_empty() { "exclusive" } else { "may overlap" };
-        words.to_string()
+    let steps = |plan: &Plan| match steps_of(plan) {
+        Steps::Exclusive => "exclusive".to_string(),
+        Steps::Overlapping => "may overlap".to_string(),
     };
     add("steps of different models", steps(old), steps(new));
     let mode = |plan: &Plan| mode_of(plan).name().to_string();

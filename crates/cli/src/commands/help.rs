@@ -23,7 +23,7 @@ dctms: language models inside a memory envelope that is proven before they run
 
 Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
   --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
-  --mmproj FILE --max-images N --max-image-size WxH --mode serial|phase-resident
+  --mmproj FILE --max-images N --max-image-size WxH --mode serial|overlapped|phase-resident
   plan alone: --fit BYTES --chat --json --html FILE --hash -o FILE
 
 Runs: -p TEXT, -f FILE, --prompt-ids FILE, --prompts FILE.jsonl or --requests FILE.jsonl; without,
@@ -56,8 +56,9 @@ Bounds and machine
   --mmproj FILE           the vision file of a model that sees
   --max-images N          pictures of a request or conversation (1)
   --max-image-size WxH    pixels of the largest picture (1024x1024); larger ones are refused
-  --mode NAME             serial: the weights of both files stay; phase-resident: each set is
-                          loaded when its turn comes (serial, unless only the other fits)
+  --mode NAME             serial: the weights of both files stay; overlapped: and pictures are
+                          looked at while answers go on; phase-resident: each set is loaded when
+                          its turn comes (serial, unless only that fits)
 ";
 
 const PLAN: &str = "\

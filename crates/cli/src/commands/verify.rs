@@ -7,9 +7,8 @@
 
 use std::path::{Path, PathBuf};
 
-use dctms_engine::planning::{Together, legal_program, mode_of, plan_unverified};
+use dctms_engine::planning::{Together, legal_program, mode_of, plan_unverified, steps_of};
 use dctms_engine::{Class, EngineError, Model};
-use dctms_ir::join::Steps;
 use dctms_ir::op::OpKind;
 use dctms_ir::{Plan, Program};
 use dctms_planner::{Activations, Choices, Shaping};
@@ -113,10 +112,7 @@ fn against_models(
     paths: &[PathBuf],
     vision: Option<&Path>,
 ) -> Result<Vec<String>, EngineError> {
-    let steps = match plan.program.flow.overlap.is_empty() {
-        true => Steps::Exclusive,
-        false => Steps::Overlapping,
-    };
+    let steps = steps_of(plan);
     let open = |(index, path): (usize, &PathBuf)| {
         // A vision file is for the first, as when it was planned.
         open_model(path, vision.filter(|_| index == 0), &[])

@@ -40,11 +40,14 @@ pub struct VisionSetup {
 /// A loaded pair of files.
 pub struct VisionRun {
     pub plan: Plan,
-    session: Session,
+    /// The session, for what this does not do itself.
+    pub session: Session,
     patch: usize,
     merge: usize,
-    vocabulary: usize,
-    positions: u32,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Positions that are in the caches.
+    pub positions: u32,
     text: Model,
     eyes: Checkpoint,
     /// The phase that loaded the weights which are there now, where they come and go.
@@ -200,7 +203,8 @@ impl VisionRun {
         self.session.run(phase).expect("no lane panicked");
     }
 
-    fn host(&self, name: &str) -> dctms_exec::HostTensor {
+    /// A host tensor by name.
+    pub fn host(&self, name: &str) -> dctms_exec::HostTensor {
         let id = self.plan.program.tensor_named(name).unwrap_or_else(|| panic!("no {name}"));
         self.session.host_tensor(id).unwrap_or_else(|| panic!("{name} is passing"))
     }
