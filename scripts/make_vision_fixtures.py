@@ -67,6 +67,7 @@ class Shape:
     input_norm: bool = True
     swapped: bool = False
     layer_scale: bool = False
+    joined: bool = False
 
 
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -82,6 +83,10 @@ TINY = {
     ),
     "vision-lfm2-scale": Shape(
         "lfm2", 4, 16, 32, 1, 48, 2, 2, (8, 4), *HALF, *TINY_TEXT, 40, False, False, True
+    ),
+    # Heads that are no whole vectors, as SO400M's 72, and one tensor for three projections.
+    "vision-joined": Shape(
+        "lfm2", 4, 16, 96, 4, 48, 1, 2, (6, 8), *HALF, *TINY_TEXT, 40, joined=True
     ),
 }
 
@@ -285,7 +290,8 @@ def write_vision(path: Path, shape: Shape, vision, scales, kind: Type) -> None:
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
     writer.add_array("clip.vision.image_mean", list(shape.mean))
     writer.add_array("clip.vision.image_std", list(shape.deviation))
-    for name, values in vision_tensors(shape, vision.state_dict()):
+    tensors = vision_tensors(shape, vision.state_dict())
+    for name, values in join(tensors) if shape.joined else tensors:
         add(writer, name, values.numpy(), kind)
     for index, factors in enumerate(scales or []):
         for number, values in enumerate(factors, 1):
@@ -294,6 +300,21 @@ def write_vision(path: Path, shape: Shape, vision, scales, kind: Type) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def join(tensors):
+    """Query, key and value projections as one tensor, rows in that order."""
+    parts = {}
+    for name, values in tensors:
+        layer, _, part = name.rpartition(".attn_")
+        which, _, kind = part.partition(".")
+        if not layer or which not in ("q", "k", "v"):
+            yield name, values
+            continue
+        held = parts.setdefault((layer, kind), {})
+        held[which] = values
+        if len(held) == 3:
+            yield f"{layer}.attn_qkv.{kind}", torch.cat([held[key] for key in "qkv"])
 
 
 def add(writer: GGUFWriter, name: str, values: np.ndarray, kind: Type) -> None:

@@ -59,7 +59,7 @@ fn activations_and_attention_agree() {
     assert_eq!(BLOCK, dctms_kernels::limits::BLOCK_COLS as u64);
     assert_eq!(SEGMENT, dctms_kernels::limits::SEGMENT_POSITIONS as u64);
     assert_eq!(KV_BLOCK, dctms_kernels::limits::KV_BLOCK_POSITIONS as u64);
-    for (head_dim, positions) in [(16u32, 1u32), (64, 1024), (256, 1000)] {
+    for (head_dim, positions) in [(16u32, 1u32), (64, 1024), (72, 100), (256, 1000)] {
         let shape = FullAttentionShape { heads: 1, head_dim, positions, scale: 1.0 };
         let floats = attention_full_workspace_len(head_dim as usize) * size_of::<f32>();
         assert_eq!(full_attention_rows_bytes(shape), floats as u64);

@@ -170,7 +170,7 @@ fn compare(case: &Case, file: &str, nmse_max: f64, print: bool) {
     }
 }
 
-const NAMES: [&str; 3] = ["vision-idefics3", "vision-lfm2", "vision-lfm2-scale"];
+const NAMES: [&str; 4] = ["vision-idefics3", "vision-lfm2", "vision-lfm2-scale", "vision-joined"];
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")

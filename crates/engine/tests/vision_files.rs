@@ -66,7 +66,7 @@ fn what_is_wrong_is_named() {
         ("lfm2", "pdrm", "clip.projector_type: pdrm is out of range, expected idefics3 or lfm2"),
         ("v.post_ln.bias", "v.post_lx.bias", "v.post_ln.bias is missing"),
         ("v.blk.1.ffn_up.bias", "v.blk.9.ffn_up.bias", "v.blk.9.ffn_up.bias is not one that"),
-        ("v.blk.0.attn_out.weight", "v.blk.0.attn_qkv.weight", "joined projections"),
+        ("v.blk.0.attn_out.weight", "v.blk.0.attn_qkv.weight", "v.blk.0.attn_qkv.weight"),
         ("clip.vision.patch_size", "clip.vision.patch_sizx", "clip.vision.patch_size is missing"),
         ("clip.vision.image_mean", "clip.vision.image_meax", "clip.vision.image_mean is missing"),
         ("clip.vision.image_std", "clip.vision.image_stx", "clip.vision.image_std is missing"),

@@ -108,7 +108,7 @@ impl VisionOp {
     #[must_use]
     pub fn grain_piece(&self) -> u64 {
         match self {
-            VisionOp::FullAttention(shape) => u64::from(shape.head_dim),
+            VisionOp::FullAttention(shape) => whole_heads_and_tiles(*shape),
             VisionOp::LayerNorm { .. }
             | VisionOp::Activate(_)
             | VisionOp::FeatureScale
@@ -206,18 +206,30 @@ impl VisionOp {
     }
 }
 
+/// Features of the fewest heads that are whole tiles: heads stand without padding between them.
+fn whole_heads_and_tiles(shape: FullAttentionShape) -> u64 {
+    let head_dim = u64::from(shape.head_dim).max(1);
+    let heads = (1..=TILE).find(|heads| (heads * head_dim).is_multiple_of(TILE));
+    head_dim * heads.unwrap_or(TILE)
+}
+
+/// Features of a head in the workspace.
+fn padded(shape: FullAttentionShape) -> u64 {
+    u64::from(shape.head_dim).next_multiple_of(TILE)
+}
+
 /// Tokens that meet a segment together.
 pub const FULL_ATTENTION_TOKENS: u64 = 48;
 
 /// Bytes of the queries, scores and sums of the tokens that meet a segment together.
 #[must_use]
 pub fn full_attention_rows_bytes(shape: FullAttentionShape) -> u64 {
-    FULL_ATTENTION_TOKENS * (SEGMENT + 3 * u64::from(shape.head_dim)) * 4
+    FULL_ATTENTION_TOKENS * (SEGMENT + 3 * padded(shape)) * 4
 }
 
 /// Bytes of the keys, or of the values, of one head as attention reads them: whole blocks of
-/// positions in f32.
+/// positions in f32, features padded to whole tiles.
 #[must_use]
 pub fn packed_head_bytes(shape: FullAttentionShape) -> u64 {
-    u64::from(shape.positions).next_multiple_of(KV_BLOCK) * u64::from(shape.head_dim) * 4
+    u64::from(shape.positions).next_multiple_of(KV_BLOCK) * padded(shape) * 4
 }

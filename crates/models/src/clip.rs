@@ -266,8 +266,11 @@ fn check(config: &VisionConfig) -> Result<(), ModelError> {
     if head_dim * u64::from(config.heads) != config.hidden {
         return bad("attention.head_count", config.heads.into(), "a divisor of embedding_length");
     }
-    if !head_dim.is_multiple_of(16) || !(16..=256).contains(&head_dim) {
-        return bad("embedding_length / head_count", head_dim, "a multiple of 16 up to 256");
+    if !(1..=256).contains(&head_dim) {
+        return bad("embedding_length / head_count", head_dim, "1 to 256");
+    }
+    if !config.hidden.is_multiple_of(16) {
+        return bad("embedding_length", config.hidden, "a multiple of 16");
     }
     if !config.feed_forward.is_multiple_of(16) {
         return bad("feed_forward_length", config.feed_forward, "a multiple of 16");

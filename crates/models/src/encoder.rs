@@ -263,14 +263,17 @@ impl Encoder<'_, '_> {
         let (hidden, patches) = (config.hidden, self.patches.clone());
         let at = |part: &str| format!("blk.{layer}.{part}");
         let file = |part: &str| format!("v.blk.{layer}.{part}");
-        if self.has(&file("attn_qkv.weight")) {
-            let what = format!("{} (joined projections)", file("attn_qkv.weight"));
-            return Err(ModelError::Unsupported { what });
-        }
         let normed = self.norm(&at("ln1"), &file("ln1"), x, (hidden, config.epsilon), &patches)?;
-        let mut heads =
-            |part: &str| self.linear(&at(part), &file(part), normed, (hidden, hidden), &patches);
-        let (q, k, v) = (heads("attn_q")?, heads("attn_k")?, heads("attn_v")?);
+        let joined = file("attn_qkv");
+        let is_joined = self.has(&format!("{joined}.weight"));
+        let mut heads = |index: usize| {
+            let part = ["attn_q", "attn_k", "attn_v"][index];
+            match is_joined {
+                true => self.third(&at(part), (&joined, index as u64), normed, hidden, &patches),
+                false => self.linear(&at(part), &file(part), normed, (hidden, hidden), &patches),
+            }
+        };
+        let (q, k, v) = (heads(0)?, heads(1)?, heads(2)?);
         let shape = FullAttentionShape {
             heads: config.heads,
             head_dim: config.head_dim,
@@ -405,10 +408,20 @@ impl Encoder<'_, '_> {
         tokens: &Size,
     ) -> Result<TensorId, ModelError> {
         let bias = self.vector(tensor, features)?;
+        Ok(self.add_bias(name, bias, (x, features), tokens))
+    }
+
+    fn add_bias(
+        &mut self,
+        name: &str,
+        bias: TensorId,
+        (x, features): (TensorId, u64),
+        tokens: &Size,
+    ) -> TensorId {
         let name = format!("{name}_bias");
         let output = self.builder.activation(self.phase, &name, features, tokens);
         self.builder.op(self.phase, &name, OpKind::BiasAdd, &[x, bias], &[output]);
-        Ok(output)
+        output
     }
 
     /// A product with its bias, where the file has one.
@@ -429,6 +442,39 @@ impl Encoder<'_, '_> {
         match self.has(&bias) {
             true => self.bias(name, &bias, y, rows, tokens),
             false => Ok(y),
+        }
+    }
+
+    /// Product `index` of the three whose weights one tensor of the file joins, with its bias
+    /// where there is one: the joined rows are in order, so a third of them stands together.
+    fn third(
+        &mut self,
+        name: &str,
+        (tensor, index): (&str, u64),
+        x: TensorId,
+        width: u64,
+        tokens: &Size,
+    ) -> Result<TensorId, ModelError> {
+        let weight = self.lookup.matrix(&format!("{tensor}.weight"), 3 * width, width)?;
+        let weight = self.builder.matrix(Source { rows: width, ..self.part(weight, index) });
+        let y = self.product(name, (x, weight), (width, width), tokens);
+        let bias = format!("{tensor}.bias");
+        if !self.has(&bias) {
+            return Ok(y);
+        }
+        let bias = self.lookup.vector(&bias, 3 * width)?;
+        let bias = self.builder.vector(Source { cols: width, ..self.part(bias, index) });
+        Ok(self.add_bias(name, bias, (y, width), tokens))
+    }
+
+    /// A third of a tensor that joins three.
+    fn part(&self, source: Source, index: u64) -> Source {
+        Source {
+            tensor: format!("{}.{}", source.tensor, ["q", "k", "v"][index as usize]),
+            file: source.file + self.first_file,
+            offset: source.offset + source.bytes / 3 * index,
+            bytes: source.bytes / 3,
+            ..source
         }
     }
 

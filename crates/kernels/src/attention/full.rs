@@ -10,6 +10,10 @@
 //! dimensions are the rows and the positions of a segment the columns: times the weights, as the
 //! softmax leaves them, they give weighted sums. Some tokens pass at once, so that scores of a
 //! segment stay near.
+//!
+//! **Any width of a head.** In the workspace a head is padded with zeros to whole vectors: a score
+//! is then the same sum, and what stands in the padding of an answer is not kept. In the slices
+//! heads follow each other without padding, so that one may begin within a tile and share it.
 
 use super::{HEAD_DIM_MAX, SEGMENT_POSITIONS};
 use crate::exp::{exp, exp_nonpositive};
@@ -22,13 +26,13 @@ use crate::simd::{Kernel, LANES, Operand, Simd, Tile, dispatch, tiles, tiles_mut
 /// Bytes of the keys, or of the values, of one head of `tokens` tokens in the workspace.
 #[must_use]
 pub const fn attention_full_head_bytes(head_dim: usize, tokens: usize) -> usize {
-    tokens.next_multiple_of(KV_BLOCK_POSITIONS) * head_dim * 4
+    tokens.next_multiple_of(KV_BLOCK_POSITIONS) * head_dim.next_multiple_of(LANES) * 4
 }
 
 /// Floats of the workspace: queries, scores, a segment's sums and the merged ones of some tokens.
 #[must_use]
 pub const fn attention_full_workspace_len(head_dim: usize) -> usize {
-    FULL_ATTENTION_TOKENS * (SEGMENT_POSITIONS + 3 * head_dim)
+    FULL_ATTENTION_TOKENS * (SEGMENT_POSITIONS + 3 * head_dim.next_multiple_of(LANES))
 }
 
 /// Scratch of a call.
@@ -43,9 +47,9 @@ pub struct FullWorkspace<'a> {
 }
 
 /// Attention of a run of heads; queries, keys, values and `out` are their tile-major slices,
-/// `[heads][head_dim/16][tokens][16]`. The queries may be the output's bytes.
+/// `[heads · head_dim/16][tokens][16]`. The queries may be the output's bytes.
 ///
-/// Panics unless the lengths agree and a head is a multiple of 16 features, at most 256.
+/// Panics unless the lengths agree and a head has at most 256 features.
 #[expect(clippy::too_many_arguments, reason = "operands are told apart by name, not by a struct")]
 pub fn attention_full(
     isa: Isa,
@@ -57,8 +61,7 @@ pub fn attention_full(
     workspace: FullWorkspace<'_>,
     out: &mut [f32],
 ) {
-    let is_head = head_dim.is_multiple_of(LANES) && (LANES..=HEAD_DIM_MAX).contains(&head_dim);
-    assert!(is_head, "head of {head_dim} features");
+    assert!((1..=HEAD_DIM_MAX).contains(&head_dim), "head of {head_dim} features");
     let head_len = head_dim * tokens;
     assert!(head_len > 0 && out.len().is_multiple_of(head_len), "whole heads");
     assert_eq!((k.len(), v.len()), (out.len(), out.len()), "elements of keys and values");
@@ -68,31 +71,86 @@ pub fn attention_full(
     let rows = &mut rows[..attention_full_workspace_len(head_dim)];
     let (k, v, out) = (tiles(k), tiles(v), tiles_mut(out));
     let q = q.tiles(out.len());
-    let head_tiles = head_len / LANES;
-    for head in 0..out.len() / head_tiles {
-        let part = head * head_tiles..(head + 1) * head_tiles;
-        pack_keys(&k[part.clone()], tokens, head_dim, keys);
-        pack_values(&v[part.clone()], tokens, head_dim, values);
-        let shape = Shape { isa, head_dim, scale, tokens };
-        let mut work =
-            Head { shape, keys, values, q: q.map(|q| &q[part.clone()]), out: &mut out[part] };
+    for head in 0..out.len() * LANES / head_len {
+        let part = Features { first: head * head_dim, len: head_dim, tokens };
+        pack_keys(k, part, keys);
+        pack_values(v, part, values);
+        let mut work = Head { isa, scale, part, keys, values, q, out };
         for first in (0..tokens).step_by(FULL_ATTENTION_TOKENS) {
             work.attend(first, FULL_ATTENTION_TOKENS.min(tokens - first), rows);
         }
     }
 }
 
+/// The features of a head in tile-major slices of so many tokens.
 #[derive(Clone, Copy)]
-struct Shape {
-    isa: Isa,
-    head_dim: usize,
-    scale: f32,
+struct Features {
+    first: usize,
+    len: usize,
     tokens: usize,
+}
+
+impl Features {
+    /// Features with padding.
+    const fn width(self) -> usize {
+        self.len.next_multiple_of(LANES)
+    }
+
+    /// The tile in which vector `index` of the head begins, and the lane.
+    const fn place(self, index: usize) -> (usize, usize) {
+        let feature = self.first + index * LANES;
+        (feature / LANES * self.tokens, feature % LANES)
+    }
+
+    /// Features of vector `index` of the head.
+    fn count(self, index: usize) -> usize {
+        LANES.min(self.len - index * LANES)
+    }
+
+    /// Vector `index` of the head of tokens `first..`, padded with zeros.
+    fn read(self, tiles: &[Tile], index: usize, first: usize, to: &mut [Tile]) {
+        let ((at, lane), count) = (self.place(index), self.count(index));
+        if (lane, count) == (0, LANES) {
+            return to.copy_from_slice(&tiles[at + first..][..to.len()]);
+        }
+        for (token, to) in (first..).zip(to) {
+            *to = [0.0; LANES];
+            for (index, to) in to[..count].iter_mut().enumerate() {
+                let (tile, lane) = ((lane + index) / LANES, (lane + index) % LANES);
+                *to = tiles[at + tile * self.tokens + token][lane];
+            }
+        }
+    }
+
+    /// Writes vector `index` of the head, `value(i)` of token `first + i`; other heads' features of
+    /// the same tiles stay.
+    fn write(
+        self,
+        tiles: &mut [Tile],
+        index: usize,
+        tokens: core::ops::Range<usize>,
+        value: impl Fn(usize) -> Tile,
+    ) {
+        let ((at, lane), count) = (self.place(index), self.count(index));
+        for (row, token) in tokens.enumerate() {
+            let value = value(row);
+            if (lane, count) == (0, LANES) {
+                tiles[at + token] = value;
+                continue;
+            }
+            for (index, value) in value[..count].iter().enumerate() {
+                let (tile, lane) = ((lane + index) / LANES, (lane + index) % LANES);
+                tiles[at + tile * self.tokens + token][lane] = *value;
+            }
+        }
+    }
 }
 
 /// One head.
 struct Head<'a> {
-    shape: Shape,
+    isa: Isa,
+    scale: f32,
+    part: Features,
     keys: &'a [u8],
     values: &'a [u8],
     q: Option<&'a [Tile]>,
@@ -102,14 +160,13 @@ struct Head<'a> {
 impl Head<'_> {
     /// Tokens `first..first + count` against all segments.
     fn attend(&mut self, first: usize, count: usize, rows: &mut [f32]) {
-        let Shape { isa, head_dim, scale, tokens } = self.shape;
-        let head_tiles = head_dim / LANES;
+        let Head { isa, scale, part: features, .. } = *self;
+        let (head_dim, tokens) = (features.width(), features.tokens);
         let (q, rest) = rows.split_at_mut(head_dim * count);
         let (part, rest) = rest.split_at_mut(head_dim * count);
         let (o, rest) = rest.split_at_mut(head_dim * count);
         for (tile, to) in tiles_mut(q).chunks_exact_mut(count).enumerate() {
-            let from = self.q.unwrap_or(self.out);
-            to.copy_from_slice(&from[tile * tokens + first..][..count]);
+            features.read(self.q.unwrap_or(self.out), tile, first, to);
         }
         let mut running = Running::new();
         for start in (0..tokens).step_by(SEGMENT_POSITIONS) {
@@ -137,11 +194,9 @@ impl Head<'_> {
             }
         }
         let inverse = running.l.map(|l| 1.0 / l);
-        for (tile, o) in tiles(o).chunks_exact(count).enumerate().take(head_tiles) {
-            let out = &mut self.out[tile * tokens + first..][..count];
-            for ((out, o), factor) in out.iter_mut().zip(o).zip(inverse) {
-                *out = o.map(|o| o * factor);
-            }
+        for (tile, o) in tiles(o).chunks_exact(count).enumerate() {
+            let answer = |row: usize| o[row].map(|o| o * inverse[row]);
+            features.write(self.out, tile, first..first + count, answer);
         }
     }
 }
@@ -256,29 +311,39 @@ impl Kernel for Merge<'_> {
     }
 }
 
-/// Keys as `[tokens/16][head_dim][16]`; lanes past the last token are 0.
-fn pack_keys(k: &[Tile], tokens: usize, head_dim: usize, keys: &mut [u8]) {
-    for (group, keys) in keys.chunks_exact_mut(head_dim * LANES * 4).enumerate() {
+/// Keys as `[tokens/16][width][16]`; lanes past the last token are 0, and so is the padding.
+fn pack_keys(k: &[Tile], head: Features, keys: &mut [u8]) {
+    let tokens = head.tokens;
+    for (group, keys) in keys.chunks_exact_mut(head.width() * LANES * 4).enumerate() {
         for (dim, keys) in keys.chunks_exact_mut(LANES * 4).enumerate() {
-            let tile = &k[dim / LANES * tokens..][..tokens];
+            let feature = head.first + dim;
+            let tile = match dim < head.len {
+                true => &k[feature / LANES * tokens..][..tokens],
+                false => &[],
+            };
             for (lane, key) in keys.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                let value = tile.get(group * LANES + lane).map_or(0.0, |tile| tile[dim % LANES]);
-                *key = value.to_le_bytes();
+                let tile = tile.get(group * LANES + lane);
+                *key = tile.map_or(0.0, |tile| tile[feature % LANES]).to_le_bytes();
             }
         }
     }
 }
 
-/// Values segment by segment, `[head_dim/16][positions][16]`.
-fn pack_values(v: &[Tile], tokens: usize, head_dim: usize, values: &mut [u8]) {
+/// Values segment by segment, `[width/16][positions][16]`.
+fn pack_values(v: &[Tile], head: Features, values: &mut [u8]) {
+    let (tokens, width) = (head.tokens, head.width());
+    let mut block = [[0.0; LANES]; LANES];
     for start in (0..tokens).step_by(SEGMENT_POSITIONS) {
         let positions = SEGMENT_POSITIONS.min(tokens - start);
-        let values = &mut values[start * head_dim * 4..][..positions * head_dim * 4];
+        let values = &mut values[start * width * 4..][..positions * width * 4];
         for (tile, to) in values.chunks_exact_mut(positions * LANES * 4).enumerate() {
-            let from = &v[tile * tokens + start..][..positions];
-            let from = from.as_flattened().iter();
-            for (to, value) in to.as_chunks_mut::<4>().0.iter_mut().zip(from) {
-                *to = value.to_le_bytes();
+            for (at, to) in to.chunks_mut(LANES * LANES * 4).enumerate() {
+                let block = &mut block[..to.len() / (LANES * 4)];
+                head.read(v, tile, start + at * LANES, block);
+                let from = block.as_flattened().iter();
+                for (to, value) in to.as_chunks_mut::<4>().0.iter_mut().zip(from) {
+                    *to = value.to_le_bytes();
+                }
             }
         }
     }
@@ -294,9 +359,18 @@ mod tests {
     #[test]
     fn every_token_sees_every_token() {
         let mut random = Random(41);
-        for (heads, head_dim, tokens) in
-            [(1, 16, 1), (2, 32, 7), (3, 64, 17), (2, 16, 256), (2, 48, 301), (1, 64, 523)]
-        {
+        for (heads, head_dim, tokens) in [
+            (1, 16, 1),
+            (2, 32, 7),
+            (3, 64, 17),
+            (2, 16, 256),
+            (2, 48, 301),
+            (1, 64, 523),
+            (4, 72, 17),
+            (4, 24, 259),
+            (2, 80, 33),
+            (16, 5, 31),
+        ] {
             let width = heads * head_dim;
             let scale = 1.0 / (head_dim as f32).sqrt();
             let [q, k, v] = [2.0, 1.0, 1.0].map(|factor| -> Vec<f32> {
@@ -330,10 +404,13 @@ mod tests {
                 run(0..heads, true, &mut out);
                 assert_same_bits(&to_rows(&out, tokens), &want, "in place");
                 out.fill(f32::NAN);
-                let (low, high) = out.split_at_mut(head_dim * tokens);
-                run(0..1, false, low);
-                if heads > 1 {
-                    run(1..heads, false, high);
+                // Shards are whole tiles as well as whole heads.
+                let first = (1..=heads).find(|heads| (heads * head_dim) % LANES == 0);
+                let first = first.expect("a width of whole tiles");
+                let (low, high) = out.split_at_mut(first * head_dim * tokens);
+                run(0..first, false, low);
+                if heads > first {
+                    run(first..heads, false, high);
                 }
                 assert_same_bits(&to_rows(&out, tokens), &want, "in shards");
             }

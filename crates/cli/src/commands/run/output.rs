@@ -194,13 +194,15 @@ impl Report<'_> {
             false => 0.0,
         };
         let generated: usize = self.sequences.iter().map(|one| one.generated().len()).sum();
+        // Every context began empty. (What was read beside pictures is no time of prefill.)
+        let context: usize = self.sequences.iter().map(|one| one.context().0.len()).sum();
         let _ = write!(
             out,
             ",\"prompt_tokens\":{},\"decode_tokens\":{generated},\
              \"prefill_tokens_per_s\":{:.3},\"decode_tokens_per_s\":{:.3},\"prefill_ms\":{:.3},\
              \"decode_ms\":{:.3},\"ttft_ms\":{:.3},\
              \"step_ms\":{{\"p50\":{:.3},\"p99\":{:.3},\"max\":{:.3}}}",
-            timing.prompt_tokens,
+            context - generated,
             rate(timing.prompt_tokens, timing.prefill_s),
             rate(timing.decode_tokens, timing.decode_s),
             timing.prefill_s * 1000.0,

@@ -225,8 +225,8 @@ impl<'a> Desk<'a> {
         if count == 0 {
             return Err(usage("the prompt is empty".to_string()));
         }
-        self.see(runner, line)?;
         self.sequence[0].begin(&self.tokens, limit)?;
+        self.see(runner, line)?;
         self.generate(runner, &language.tokenizer)
     }
 
@@ -377,12 +377,15 @@ impl<'a> Desk<'a> {
         Ok(count)
     }
 
-    /// Decodes and encodes the pictures, one after another.
+    /// Decodes and encodes the pictures, one after another; beside them reads what is ready of the
+    /// prompt, where the plan overlaps the two.
     fn see(&mut self, runner: &mut Runner, line: &[u8]) -> Result<(), EngineError> {
         let Some(eyes) = &self.eyes else { return Ok(()) };
         for (path, placed) in pictures_of(&self.request).zip(&self.placed) {
             let place = (&eyes.tiler, placed);
-            let times = images::encode(path_of(path, line), &eyes.limits, place, runner)?;
+            let path = path_of(path, line);
+            let readers = &mut self.sequence;
+            let times = images::encode_beside(path, &eyes.limits, place, runner, readers)?;
             self.pictures.push((*placed, times));
         }
         Ok(())
