@@ -6,7 +6,7 @@
 - `pictures.bin`: small files of every format and kind, each with Pillow's pixels over white;
 - `heavy.bin`: files of one colour and many pixels, in the kinds that cost a decoder most;
 - `resize.tsv`: digests of Pillow's resized pictures, at many odd sizes;
-- `idefics3.tsv`, `lfm2.tsv`: grids and sizes that the processors choose.
+- `idefics3.tsv`, `lfm2.tsv`, `qwen2vl.tsv`: grids and sizes that the processors choose.
 
 Source pictures are made by one formula that the tests know too.
 """
@@ -285,6 +285,24 @@ def lfm2_lines():
             ]))
 
 
+def qwen2vl_lines():
+    """The tile's size (0 for a picture that is refused), and of a few small ones its digest."""
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as module
+
+    for least, most in [(3136, 12845056), (6272, 301056), (200704, 1003520)]:
+        for index, (width, height) in enumerate(sizes()):
+            try:
+                to_height, to_width = module.smart_resize(height, width, 28, least, most)
+            except ValueError:
+                to_height, to_width = 0, 0
+            digest = "-"
+            if to_width and index in (5, 6, 15, 21, 23) and most < 10**6:
+                image = Image.fromarray(source(width, height))
+                tile = image.resize((to_width, to_height), Image.Resampling.BICUBIC)
+                digest = f"{zlib.crc32(tile.tobytes()):08x}"
+            yield "\t".join(map(str, [least, most, width, height, to_width, to_height, digest]))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
@@ -297,7 +315,13 @@ def main():
     (folder / "pictures.bin").write_bytes(zlib.compress(pack(parts), 9))
     parts = [part for name, file in heavy() for part in (name.encode(), file)]
     (folder / "heavy.bin").write_bytes(zlib.compress(pack(parts), 9))
-    for name, lines in [("resize", resize_lines()), ("idefics3", idefics3_lines()), ("lfm2", lfm2_lines())]:
+    tables = [
+        ("resize", resize_lines()),
+        ("idefics3", idefics3_lines()),
+        ("lfm2", lfm2_lines()),
+        ("qwen2vl", qwen2vl_lines()),
+    ]
+    for name, lines in tables:
         (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
 
 

@@ -3,8 +3,8 @@
 
 The models are random and seeded; their files are stored as llama.cpp's converter stores them. The
 tiny ones and their answers are the fixtures `vision-*` of tests/fixtures. `--real DIRECTORY` makes
-the true configuration of SmolVLM-256M and a model in the style of LFM2-VL instead, in f32, f16 and
-q8_0, for the ignored test of engine/tests/vision.rs.
+the true configuration of SmolVLM-256M, a model in the style of LFM2-VL and Qwen2.5-VL-3B with fewer
+layers instead, in f32, f16 and q8_0, for the ignored tests of engine/tests/vision.rs and qwen25vl.rs.
 
     pip install torch transformers gguf
     scripts/make_vision_fixtures.py [--real DIRECTORY] [NAME ...]
@@ -34,6 +34,7 @@ from transformers import (
 from transformers.models.lfm2_vl.configuration_lfm2_vl import Lfm2VlConfig
 from transformers.models.lfm2_vl.modeling_lfm2_vl import Lfm2VlMultiModalProjector
 
+import qwen25vl
 import reference
 from make_fixtures import byte_pair_vocabulary
 
@@ -111,6 +112,7 @@ def main() -> int:
     for index, (name, shape) in enumerate(shapes.items()):
         if not arguments.names or name in arguments.names:
             make(name, shape, folder, 4000 + index, arguments.real is not None)
+    qwen25vl.make_all(folder, arguments.real is not None, arguments.names)
     return 0
 
 

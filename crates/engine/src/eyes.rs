@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use dctms_format::Checkpoint;
 use dctms_image::preprocess::idefics3::Idefics3;
 use dctms_image::preprocess::lfm2::{Lfm2, Tiling};
+use dctms_image::preprocess::qwen2vl::{ASPECT_MAX, Qwen2Vl};
 use dctms_image::preprocess::{Layout, Part};
 use dctms_image::{ImageBounds, Size};
 use dctms_ir::program::ModelInfo;
@@ -127,6 +128,7 @@ pub struct Tiler {
 enum Cutting {
     Idefics3(Idefics3),
     Lfm2(Lfm2),
+    Qwen2Vl(Qwen2Vl),
 }
 
 /// A picture in a prompt: its tiles, and where their embeddings stand.
@@ -173,21 +175,30 @@ impl Tiler {
                     },
                 })
             }
-            (Projector::Idefics3 | Projector::Lfm2, _) => Cutting::Idefics3(Idefics3 {
-                longest_edge: config.longest_edge.map_or(image_size, |edge| edge as u32),
-                tile_edge: image_size,
-            }),
+            (_, TileGrid::Whole { pixels_min, pixels_max }) => {
+                Cutting::Qwen2Vl(Qwen2Vl { token_edge, pixels_min, pixels_max })
+            }
+            (Projector::Idefics3 | Projector::Lfm2 | Projector::Qwen25Vl, _) => {
+                Cutting::Idefics3(Idefics3 {
+                    longest_edge: config.longest_edge.map_or(image_size, |edge| edge as u32),
+                    tile_edge: image_size,
+                })
+            }
         };
         let tile_tokens_max = config.tokens(config.patches_max());
         Tiler { cutting, patch, merge, tile_tokens_max }
     }
 
-    /// Most tokens of one picture.
+    /// Most tokens of one picture of at most so many pixels, and no longer edge.
     #[must_use]
-    pub fn tokens_max(&self) -> u64 {
+    pub fn tokens_max(&self, size: Size) -> u64 {
         let tiles = match self.cutting {
             Cutting::Idefics3(settings) => settings.tiles_max(),
             Cutting::Lfm2(settings) => settings.tiles_max(),
+            Cutting::Qwen2Vl(settings) => {
+                let tokens = settings.tokens_max(size.width.max(size.height), size.pixels());
+                return tokens.min(self.tile_tokens_max);
+            }
         };
         u64::from(tiles) * self.tile_tokens_max
     }
@@ -200,6 +211,14 @@ impl Tiler {
         let layout = match self.cutting {
             Cutting::Idefics3(settings) => settings.layout(size),
             Cutting::Lfm2(settings) => settings.layout(size),
+            Cutting::Qwen2Vl(settings) => settings.layout(size).ok_or_else(|| {
+                let Size { width, height } = size;
+                let message = format!(
+                    "a picture of {width}x{height} pixels: one edge is at most {ASPECT_MAX} times \
+                     the other"
+                );
+                EngineError::new(Class::OverBound, message)
+            })?,
         };
         let mut rows = 0;
         for index in 0..layout.count() {
@@ -278,6 +297,11 @@ impl Tiler {
                 }
                 emit(Piece::Text("<|image_end|>".to_string()));
             }
+            Cutting::Qwen2Vl(_) => {
+                emit(Piece::Text("<|vision_start|>".to_string()));
+                rows(Part::Whole, emit);
+                emit(Piece::Text("<|vision_end|>".to_string()));
+            }
         }
     }
 }
@@ -335,6 +359,12 @@ mod tests {
         // One token wide at least, however long: a thread can take more tokens than fit.
         assert_eq!(said(&tiler, Size::new(1, 1024)), "<|image_start|>[256]<|image_end|>");
         assert!(tiler.place(Size::new(1, 10_000), 0).is_err());
+        let whole = Qwen2Vl { token_edge: 28, pixels_min: 3136, pixels_max: 12_845_056 };
+        let tiler = Tiler { cutting: Cutting::Qwen2Vl(whole), tile_tokens_max: 16_384, ..tiler };
+        assert_eq!(said(&tiler, Size::new(1288, 1288)), "<|vision_start|>[2116]<|vision_end|>");
+        assert_eq!(said(&tiler, Size::new(100, 58)), "<|vision_start|>[8]<|vision_end|>");
+        assert_eq!(tiler.tokens_max(Size::new(1288, 1288)), 2116);
+        assert!(tiler.place(Size::new(10, 2001), 0).is_err());
         let tiler = lfm2(16, Tiling::Grid { tile_edge: 512 });
         assert_eq!(
             said(&tiler, Size::new(1200, 600)),

@@ -18,6 +18,7 @@ pub mod model_file;
 pub mod peaks;
 pub mod pictures;
 pub mod planning;
+pub mod rotary;
 pub mod runner;
 pub mod session;
 pub mod turns;

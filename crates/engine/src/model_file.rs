@@ -56,6 +56,32 @@ impl ModelFile for CheckpointFile<'_> {
         Ok(Some(values))
     }
 
+    fn integers(&self, key: &str) -> Result<Option<Vec<u32>>, ModelError> {
+        let kinds = [ValueType::I32, ValueType::U32];
+        let Some(array) = self.0.find_array(key, &kinds).map_err(metadata)? else {
+            return Ok(None);
+        };
+        let bad = |what: &str| ModelError::Metadata {
+            message: format!("metadata {key} is {array}, expected {what}"),
+        };
+        if array.count() > FLOATS_MAX {
+            return Err(bad(&format!("at most {FLOATS_MAX} integers")));
+        }
+        let mut values = Vec::new();
+        self.0
+            .for_each_scalar(&array, |_, scalar| {
+                values.push(match scalar {
+                    Scalar::Signed(value) => u32::try_from(value).ok(),
+                    Scalar::Unsigned(value) => u32::try_from(value).ok(),
+                    Scalar::F32(_) | Scalar::F64(_) | Scalar::Bool(_) => None,
+                });
+                Ok::<(), dctms_format::Error>(())
+            })
+            .map_err(metadata)?;
+        let values: Option<Vec<u32>> = values.into_iter().collect();
+        values.map(Some).ok_or_else(|| bad("no integer below 0"))
+    }
+
     fn tensor(&self, name: &str) -> Option<FileTensor> {
         let tensor = self.0.find_tensor(name)?;
         Some(FileTensor {

@@ -6,7 +6,10 @@ use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::region::Streams;
 use dctms_ir::{Dtype, Program};
-use dctms_models::{BuildOptions, VisionMode, VisionPart, build_program_with_vision, phases};
+use dctms_models::clip::TileGrid;
+use dctms_models::{
+    BuildOptions, VisionConfig, VisionMode, VisionPart, build_program_with_vision, phases,
+};
 use dctms_planner::{Activations, Balance, Choices, PlanOptions, Shaping};
 use dctms_verifier::Certificate;
 
@@ -185,7 +188,8 @@ fn image_bounds(
 ) -> Result<(u64, u64), EngineError> {
     let models = resident.models();
     let tilers = models.iter().filter_map(|model| Some(model.eyes.as_ref()?.tiler()));
-    let Some(most) = tilers.map(|tiler| tiler.tokens_max()).max() else { return Ok((0, 0)) };
+    let size = settings.images.size;
+    let Some(most) = tilers.map(|tiler| tiler.tokens_max(size)).max() else { return Ok((0, 0)) };
     let count = settings.images.count;
     let tokens = count.saturating_mul(most);
     if tokens > IMAGE_TOKENS_MAX {
@@ -212,6 +216,8 @@ pub fn image_heap_bytes(resident: &dyn Resident, settings: &PlanSettings) -> u64
 
 /// Heap of what is known of each picture: its tiles and its place in the prompt.
 const HEAP_PER_IMAGE_BYTES: u64 = 512;
+/// Heap of where a sequence shows a picture.
+const HEAP_PER_SHOWN_IMAGE_BYTES: u64 = 16;
 
 /// The logical program of a model under bounds.
 ///
@@ -237,13 +243,25 @@ pub fn program(model: &Model, bounds: &Bounds, mode: VisionMode) -> Result<Progr
         file,
         config: &eyes.config,
         first_file: model.checkpoint.shard_count() as u32,
-        patches_max: eyes.config.patches_max(),
+        patches_max: patches_max(&eyes.config, bounds),
         mode,
     });
     let mut program = build_program_with_vision(&file, &model.config, &options, part.as_ref())?;
     program.models.push(model.info());
     program.models.extend(model.eyes.as_ref().map(Eyes::info));
     Ok(program)
+}
+
+/// Patches of the largest tile that the bounds allow: a picture that is one tile has as many as its
+/// tokens are made of.
+fn patches_max(config: &VisionConfig, bounds: &Bounds) -> u64 {
+    match config.grid {
+        TileGrid::Fixed | TileGrid::Variable { .. } => config.patches_max(),
+        TileGrid::Whole { .. } => {
+            let tokens = bounds.max_image_tokens / bounds.max_images.max(1);
+            tokens.saturating_mul(config.merge * config.merge).min(config.patches_max())
+        }
+    }
 }
 
 /// Makes and verifies a plan. A plan that does not fit is returned like any other: ask its
@@ -282,7 +300,8 @@ pub fn plan_unverified(
         runtime: RuntimeBytes {
             heap: run_heap_bytes(runtime, bounds, programs.len() as u64)
                 + image_heap_bytes(resident, settings)
-                + bounds.max_images * HEAP_PER_IMAGE_BYTES,
+                + bounds.max_images
+                    * (HEAP_PER_IMAGE_BYTES + bounds.sequences * HEAP_PER_SHOWN_IMAGE_BYTES),
             stacks: runtime.stacks_bytes,
             image: runtime.image_bytes,
             io: runtime.io_bytes,

@@ -4,6 +4,7 @@
 //! logits out; text, requests and bounds of a conversation are for the callers. From
 //! [`Runner::load`] on, nothing here allocates.
 
+mod logits;
 mod overlap;
 
 use dctms_exec::sample::SamplerRecord;
@@ -15,11 +16,11 @@ use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::limits::SEGMENT;
 use dctms_ir::plan::Bounds;
 use dctms_models::{names, phases};
-use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
 use crate::model::ModelFiles;
 use crate::planning::PENALTY_WINDOW;
+use crate::rotary::RotaryPositions;
 use crate::turns::{Reloads, Turn, Turns};
 
 pub use overlap::Chunk;
@@ -60,6 +61,8 @@ pub struct Runner {
     dims: Dims,
     host: HostTensors,
     eyes: Option<SeeingTensors>,
+    /// Where tokens in pictures have three positions.
+    rotary: Option<(HostTensor, RotaryPositions)>,
     /// Where weights come and go.
     turns: Option<Turns>,
     bounds: Bounds,
@@ -158,8 +161,12 @@ impl Runner {
                 tokens: dim(names::IMAGE_TOKENS).ok(),
             }),
         };
+        let bounds = &plan.bounds;
+        let rotary = find(names::ROTARY_POSITIONS)
+            .map(|place| (place, RotaryPositions::new(bounds.max_images, bounds.sequences)));
         Ok(Runner {
             eyes,
+            rotary,
             turns: Turns::of(&plan.program),
             phases: Phases {
                 load: phase("load")?,
@@ -303,6 +310,10 @@ impl Runner {
                 ),
             ));
         }
+        if let Some((_, rotary)) = &mut self.rotary {
+            let merge = (grid[0] * grid[1] / tokens).isqrt();
+            rotary.placed(first_row, (grid[0] / merge, grid[1] / merge))?;
+        }
         write(&mut pixels[..pixel_bytes]);
         self.session.integers_mut(eyes.grid).copy_from_slice(&grid);
         self.session.integers_mut(eyes.first_row)[0] = first_row;
@@ -335,6 +346,7 @@ impl Runner {
         self.check_context(position as usize + tokens.len())?;
         self.check_slot(slot)?;
         self.check_tokens(tokens.iter().copied())?;
+        self.show(slot, position, tokens)?;
         let chunk = self.bounds.prefill_chunk as usize;
         let mut done = 0;
         for part in tokens.chunks(chunk) {
@@ -368,6 +380,7 @@ impl Runner {
         self.check_context(position as usize + tokens.len())?;
         self.check_slot(slot)?;
         self.check_tokens(tokens.iter().copied())?;
+        self.show(slot, position, tokens)?;
         let rows = wanted.len();
         self.session.set_dim(self.dims.tokens, tokens.len() as u64)?;
         self.session.set_dim(self.dims.rows, rows as u64)?;
@@ -462,50 +475,12 @@ impl Runner {
         history.iter_mut().zip(said).for_each(|(place, token)| *place = *token);
     }
 
-    /// The logit of a token in a row of the last step.
-    #[must_use]
-    pub fn logit(&self, row: usize, token: usize) -> f32 {
-        self.session.floats(self.host.logits)[self.logit_index(row, token)]
-    }
-
-    /// Natural logarithm of the probability of a token in a row of the last step.
-    #[must_use]
-    pub fn log_probability(&self, row: usize, token: usize) -> f64 {
-        let logits = self.session.floats(self.host.logits);
-        let value = |id: usize| f64::from(logits[self.logit_index(row, id)]);
-        let greatest = (0..self.vocabulary).map(value).fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = (0..self.vocabulary).map(|id| (value(id) - greatest).exp()).sum();
-        value(token) - greatest - sum.ln()
-    }
-
-    /// Hashes a row of the last step's logits, f32 little-endian in token order.
-    pub fn hash_logits(&self, row: usize, hash: &mut Sha256) {
-        let logits = self.session.floats(self.host.logits);
-        let mut bytes = [0u8; 64];
-        for tile in 0..self.vocabulary.div_ceil(16) {
-            let count = (self.vocabulary - tile * 16).min(16);
-            let start = self.logit_index(row, tile * 16);
-            for (index, value) in logits[start..start + count].iter().enumerate() {
-                bytes[index * 4..index * 4 + 4].copy_from_slice(&value.to_le_bytes());
-            }
-            hash.update(&bytes[..count * 4]);
+    /// Remembers the pictures among tokens that follow in a slot.
+    fn show(&mut self, slot: u32, position: u32, tokens: &[u32]) -> Result<(), EngineError> {
+        match &mut self.rotary {
+            Some((_, rotary)) => rotary.read(slot, position, tokens),
+            None => Ok(()),
         }
-    }
-
-    /// Rows of the last step.
-    #[must_use]
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Tokens of the vocabulary.
-    #[must_use]
-    pub fn vocabulary(&self) -> usize {
-        self.vocabulary
-    }
-
-    fn logit_index(&self, row: usize, token: usize) -> usize {
-        (token / 16 * self.rows + row) * 16 + token % 16
     }
 
     fn place(&mut self, count: usize, step: impl Fn(usize) -> Step) {
@@ -520,6 +495,10 @@ impl Runner {
             self.session.integers_mut(self.host.tokens)[index] = token;
             self.session.integers_mut(self.host.positions)[index] = step.position;
             self.session.integers_mut(self.host.slots)[index] = step.slot;
+            if let Some((place, rotary)) = &self.rotary {
+                let three = rotary.at(step.slot, step.position);
+                self.session.integers_mut(*place)[3 * index..][..3].copy_from_slice(&three);
+            }
         }
     }
 

@@ -63,7 +63,11 @@ const TEXT: &str = "vision-lfm2-text-f16.gguf";
 #[test]
 fn what_is_wrong_is_named() {
     let cases = [
-        ("lfm2", "pdrm", "clip.projector_type: pdrm is out of range, expected idefics3 or lfm2"),
+        (
+            "lfm2",
+            "pdrm",
+            "clip.projector_type: pdrm is out of range, expected idefics3 or lfm2 or qwen2.5vl_merger",
+        ),
         ("v.post_ln.bias", "v.post_lx.bias", "v.post_ln.bias is missing"),
         ("v.blk.1.ffn_up.bias", "v.blk.9.ffn_up.bias", "v.blk.9.ffn_up.bias is not one that"),
         ("v.blk.0.attn_out.weight", "v.blk.0.attn_qkv.weight", "v.blk.0.attn_qkv.weight"),

@@ -4,7 +4,7 @@
 //! an [`Extent`]; everything else is fixed when linking. It must not know kernels.
 
 use dctms_ir::op::{Activation, AttentionShape, Epilogue, RopeScaling, RopeStyle, Source};
-use dctms_ir::vision::{FullAttentionShape, PatchShape};
+use dctms_ir::vision::{FullAttentionShape, PatchOrder, PatchShape};
 
 use crate::memory::Place;
 
@@ -224,8 +224,48 @@ pub enum VisionBody {
         out: Slice,
         workspace: Place,
     },
+    /// Attention of windows, whole heads.
+    WindowAttention {
+        shape: FullAttentionShape,
+        order: PatchOrder,
+        q: Slice,
+        k: Slice,
+        v: Slice,
+        grid: Place,
+        out: Slice,
+        workspace: Place,
+    },
+    /// Cosines and sines of rows and columns.
+    PatchRopeTable { order: PatchOrder, grid: Place, frequencies: Place, out: Slice },
+    /// Cosines and sines of three positions a token.
+    SectionedRopeTable {
+        sections: [usize; 3],
+        magnitude: f32,
+        positions: Place,
+        frequencies: Place,
+        out: Slice,
+    },
+    /// Gate and up products with biases by blocks of rows, activation(gate)·up.
+    GatedProducts {
+        cols: usize,
+        activation: Activation,
+        quantised: bool,
+        x: Place,
+        gate: Rows,
+        up: Rows,
+        out: Slice,
+        workspace: Place,
+    },
     /// Squares of patches.
-    MergePatches { factor: usize, width: usize, x: Place, from: Extent, grid: Place, out: Slice },
+    MergePatches {
+        factor: usize,
+        width: usize,
+        order: PatchOrder,
+        x: Place,
+        from: Extent,
+        grid: Place,
+        out: Slice,
+    },
     /// Tokens into the embeddings.
     PlaceRows { x: Slice, first: Place, capacity: usize, rows: Slice },
     /// Embeddings into tokens.
@@ -243,11 +283,26 @@ impl VisionBody {
             | VisionBody::Patchify { out, .. }
             | VisionBody::AddPositions { out, .. }
             | VisionBody::FullAttention { out, .. }
+            | VisionBody::WindowAttention { out, .. }
+            | VisionBody::PatchRopeTable { out, .. }
+            | VisionBody::SectionedRopeTable { out, .. }
+            | VisionBody::GatedProducts { out, .. }
             | VisionBody::MergePatches { out, .. }
             | VisionBody::SpliceRows { out, .. } => out,
             VisionBody::PlaceRows { rows, .. } => rows,
         }
     }
+}
+
+/// A shard's rows of a packed matrix, with their biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Element kind.
+    pub kind: Dtype,
+    /// The rows' tiles.
+    pub tiles: Place,
+    /// A float for each row.
+    pub bias: Place,
 }
 
 /// A packed matrix, whole.

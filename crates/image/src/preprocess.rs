@@ -8,6 +8,7 @@
 
 pub mod idefics3;
 pub mod lfm2;
+pub mod qwen2vl;
 
 use crate::picture::{Picture, Size};
 use crate::resize::{Chain, Filter};

@@ -7,6 +7,7 @@ use dctms_image::Size;
 use dctms_image::preprocess::Part;
 use dctms_image::preprocess::idefics3::Idefics3;
 use dctms_image::preprocess::lfm2::{Lfm2, Tiling};
+use dctms_image::preprocess::qwen2vl::Qwen2Vl;
 
 fn numbers(line: &[String]) -> Vec<u32> {
     line.iter().map_while(|number| number.parse().ok()).collect()
@@ -92,4 +93,57 @@ fn lfm2_cells_are_cut_from_one_picture_and_the_thumbnail_from_the_original() {
         let start = (row * 1536 + 512) * 3;
         assert_eq!(line, &all[start..start + 512 * 3], "row {row}");
     }
+}
+
+#[test]
+fn qwen2vl_chooses_the_sizes_of_the_processor_within_its_most_tokens() {
+    let lines = table("qwen2vl.tsv");
+    assert!(lines.len() > 300);
+    let mut digests = 0;
+    for line in &lines {
+        let [least, most, width, height, w, h] = numbers(&line[..6])[..] else {
+            panic!("{line:?}");
+        };
+        let (pixels_min, pixels_max) = (u64::from(least), u64::from(most));
+        let settings = Qwen2Vl { token_edge: 28, pixels_min, pixels_max };
+        let size = Size::new(width, height);
+        let Some(layout) = settings.layout(size) else {
+            assert_eq!((w, h), (0, 0), "{line:?}");
+            continue;
+        };
+        assert_eq!((layout.count(), layout.whole), (1, Some(Size::new(w, h))), "{line:?}");
+        let tokens = u64::from(w / 28) * u64::from(h / 28);
+        let tokens_max = settings.tokens_max(width.max(height), size.pixels());
+        assert!(tokens <= tokens_max, "{line:?}: {tokens} of {tokens_max}");
+        if line[6] != "-" {
+            let mut tile = vec![0; layout.size(Part::Whole).pixels() as usize * 3];
+            layout.render(&source(size, 0), Part::Whole, &mut tile);
+            assert_eq!(format!("{:08x}", crc32(0, &tile)), line[6], "{line:?}");
+            digests += 1;
+        }
+    }
+    assert!(digests >= 5);
+}
+
+#[test]
+fn qwen2vl_states_the_most_tokens_that_any_picture_within_bounds_becomes() {
+    for (pixels_min, pixels_max) in [(3136, 12_845_056), (6272, 60_000), (50_176, 100_352)] {
+        let settings = Qwen2Vl { token_edge: 28, pixels_min, pixels_max };
+        for bound in [Size::new(640, 480), Size::new(70, 70), Size::new(300, 1)] {
+            let edge = bound.width.max(bound.height);
+            let stated = settings.tokens_max(edge, bound.pixels());
+            let mut most = 0;
+            for height in 1..=edge {
+                for width in 1..=(bound.pixels() / u64::from(height)).min(edge.into()) as u32 {
+                    let layout = settings.layout(Size::new(width, height));
+                    let tile = layout.and_then(|layout| layout.whole);
+                    most = most.max(tile.map_or(0, Size::pixels) / (28 * 28));
+                }
+            }
+            assert!(most <= stated, "{settings:?} {bound:?}: {most} of {stated}");
+        }
+    }
+    let settings = Qwen2Vl { token_edge: 28, pixels_min: 3136, pixels_max: 12_845_056 };
+    assert_eq!(settings.tokens_max(1288, 1288 * 1288), 46 * 46);
+    assert_eq!(settings.tokens_max(1024, 1024 * 1024), 37 * 37);
 }

@@ -411,7 +411,7 @@ pub fn workspace_bytes(program: &Program, op: &Op) -> Result<u64, Malformed> {
             staging_bytes(source).ok_or_else(|| bad("staging overflows"))
         }
         OpKind::LoadTokenizer { bytes, .. } => Ok(*bytes),
-        OpKind::Vision(op) => Ok(op.workspace_bytes()),
+        OpKind::Vision(vision) => Ok(vision.workspace_bytes(tokens_max(program, op).unwrap_or(0))),
         OpKind::LoadRopeFrequencies { factors: Some(source), .. } => {
             staging_bytes(source).ok_or_else(|| bad("staging overflows"))
         }

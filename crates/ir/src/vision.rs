@@ -13,10 +13,27 @@ use crate::op::Activation;
 pub struct PatchShape {
     /// Side of a patch, pixels.
     pub side: u32,
+    /// Which patch is which token.
+    pub order: PatchOrder,
     /// Mean of each channel of pixels in 0 to 1.
     pub mean: [f32; 3],
     /// Standard deviation of each channel.
     pub deviation: [f32; 3],
+}
+
+/// The order in which an image's patches are tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchOrder {
+    /// Row by row.
+    Rows,
+    /// Window by window, in each square by square, in each row by row: what sees each other and
+    /// what becomes one token stands together. Windows at the right and lower edge may be smaller.
+    Windows {
+        /// Patches of a side of a square.
+        square: u32,
+        /// Squares of a side of a window.
+        window: u32,
+    },
 }
 
 /// Constants of an attention in which everything sees everything.
@@ -55,13 +72,48 @@ pub enum VisionOp {
     },
     /// Attention of every patch over all patches. `[q, k, v] → [x]`.
     FullAttention(FullAttentionShape),
-    /// Squares of patches as one token; features ordered (row, column, feature).
+    /// Attention of every patch over those of its window. `[q, k, v, grid] → [x]`.
+    WindowAttention {
+        /// Heads; positions are those of the largest window.
+        shape: FullAttentionShape,
+        /// Patches of a side of a square.
+        square: u32,
+        /// Squares of a side of a window.
+        window: u32,
+    },
+    /// Cosines and sines of each patch's row, then of its column, for the same frequencies.
+    /// `[grid, frequencies] → [table]`.
+    PatchRopeTable {
+        /// Which patch is which token.
+        order: PatchOrder,
+    },
+    /// Cosines and sines where a token has three positions (time, row, column), each for its
+    /// section of the frequencies. `[positions, frequencies] → [table]`: three positions a token.
+    SectionedRopeTable {
+        /// Frequencies of each section.
+        sections: [u32; 3],
+        /// Factor on both (YaRN's attention factor).
+        magnitude: f32,
+    },
+    /// activation(gate)·up of two products with biases, by blocks of rows, so that only their
+    /// product is ever whole. `[x or xq, gate matrix, gate bias, up matrix, up bias] → [x]`.
+    GatedProducts {
+        /// Outputs of each matrix.
+        rows: u64,
+        /// Inputs.
+        cols: u64,
+        /// The function of the gate.
+        activation: Activation,
+    },
+    /// Squares of patches as one token, row by row; features ordered (row, column, feature).
     /// `[x, grid] → [x]`.
     MergePatches {
         /// Patches of a side of the square.
         factor: u32,
         /// Features of a patch.
         width: u64,
+        /// Which patch is which token.
+        order: PatchOrder,
     },
     /// Writes tokens among the image embeddings from a row on. `[x, first row] → [embeddings]`,
     /// updated in place.
@@ -82,6 +134,10 @@ impl VisionOp {
             VisionOp::Patchify(_) => "Patchify",
             VisionOp::AddPositions { .. } => "AddPositions",
             VisionOp::FullAttention(_) => "FullAttention",
+            VisionOp::WindowAttention { .. } => "WindowAttention",
+            VisionOp::PatchRopeTable { .. } => "PatchRopeTable",
+            VisionOp::SectionedRopeTable { .. } => "SectionedRopeTable",
+            VisionOp::GatedProducts { .. } => "GatedProducts",
             VisionOp::MergePatches { .. } => "MergePatches",
             VisionOp::PlaceRows => "PlaceRows",
             VisionOp::SpliceRows => "SpliceRows",
@@ -99,8 +155,12 @@ impl VisionOp {
             VisionOp::FeatureScale
             | VisionOp::Patchify(_)
             | VisionOp::MergePatches { .. }
+            | VisionOp::PatchRopeTable { .. }
+            | VisionOp::SectionedRopeTable { .. }
             | VisionOp::PlaceRows => (2, 1, 0),
             VisionOp::FullAttention(_) => (3, 1, 1),
+            VisionOp::WindowAttention { .. } => (4, 1, 1),
+            VisionOp::GatedProducts { .. } => (5, 1, 1),
         }
     }
 
@@ -108,12 +168,17 @@ impl VisionOp {
     #[must_use]
     pub fn grain_piece(&self) -> u64 {
         match self {
-            VisionOp::FullAttention(shape) => whole_heads_and_tiles(*shape),
+            VisionOp::FullAttention(shape) | VisionOp::WindowAttention { shape, .. } => {
+                whole_heads_and_tiles(*shape)
+            }
             VisionOp::LayerNorm { .. }
             | VisionOp::Activate(_)
             | VisionOp::FeatureScale
             | VisionOp::Patchify(_)
             | VisionOp::AddPositions { .. }
+            | VisionOp::PatchRopeTable { .. }
+            | VisionOp::SectionedRopeTable { .. }
+            | VisionOp::GatedProducts { .. }
             | VisionOp::MergePatches { .. }
             | VisionOp::PlaceRows
             | VisionOp::SpliceRows => TILE,
@@ -128,11 +193,15 @@ impl VisionOp {
             | VisionOp::FeatureScale
             | VisionOp::AddPositions { .. }
             | VisionOp::FullAttention(_)
+            | VisionOp::WindowAttention { .. }
             | VisionOp::PlaceRows
             | VisionOp::SpliceRows => true,
-            VisionOp::LayerNorm { .. } | VisionOp::Patchify(_) | VisionOp::MergePatches { .. } => {
-                false
-            }
+            VisionOp::LayerNorm { .. }
+            | VisionOp::Patchify(_)
+            | VisionOp::PatchRopeTable { .. }
+            | VisionOp::SectionedRopeTable { .. }
+            | VisionOp::GatedProducts { .. }
+            | VisionOp::MergePatches { .. } => false,
         }
     }
 
@@ -142,12 +211,16 @@ impl VisionOp {
         match self {
             // A block of queries is copied before its answers are written.
             VisionOp::FullAttention(_)
+            | VisionOp::WindowAttention { .. }
             | VisionOp::Activate(_)
             | VisionOp::FeatureScale
             | VisionOp::AddPositions { .. }
             | VisionOp::SpliceRows => true,
             VisionOp::LayerNorm { .. }
             | VisionOp::Patchify(_)
+            | VisionOp::PatchRopeTable { .. }
+            | VisionOp::SectionedRopeTable { .. }
+            | VisionOp::GatedProducts { .. }
             | VisionOp::MergePatches { .. }
             | VisionOp::PlaceRows => false,
         }
@@ -158,12 +231,16 @@ impl VisionOp {
     pub fn may_in_place(&self) -> &'static [(u32, u32)] {
         match self {
             VisionOp::FullAttention(_)
+            | VisionOp::WindowAttention { .. }
             | VisionOp::Activate(_)
             | VisionOp::FeatureScale
             | VisionOp::AddPositions { .. }
             | VisionOp::SpliceRows => &[(0, 0)],
             VisionOp::LayerNorm { .. }
             | VisionOp::Patchify(_)
+            | VisionOp::PatchRopeTable { .. }
+            | VisionOp::SectionedRopeTable { .. }
+            | VisionOp::GatedProducts { .. }
             | VisionOp::MergePatches { .. }
             | VisionOp::PlaceRows => &[],
         }
@@ -181,24 +258,34 @@ impl VisionOp {
             VisionOp::Patchify(_) => vec![Whole, Whole, tiles],
             VisionOp::AddPositions { .. } => vec![tiles, Whole, Whole, tiles],
             VisionOp::FullAttention(_) => vec![tiles, tiles, tiles, tiles, scratch],
+            VisionOp::WindowAttention { .. } => vec![tiles, tiles, tiles, Whole, tiles, scratch],
+            VisionOp::PatchRopeTable { .. } | VisionOp::SectionedRopeTable { .. } => {
+                vec![Whole, Whole, tiles]
+            }
+            VisionOp::GatedProducts { .. } => {
+                vec![Whole, values, values, values, values, tiles, scratch]
+            }
             VisionOp::MergePatches { .. } => vec![Whole, Whole, tiles],
             VisionOp::PlaceRows => vec![tiles, Whole, tiles],
             VisionOp::SpliceRows => vec![tiles, tiles, Whole, tiles],
         }
     }
 
-    /// Workspace bytes of one shard.
+    /// Workspace bytes of one shard, for at most so many tokens.
     #[must_use]
-    pub fn workspace_bytes(&self) -> u64 {
+    pub fn workspace_bytes(&self, tokens_max: u64) -> u64 {
         match self {
-            VisionOp::FullAttention(shape) => {
+            VisionOp::FullAttention(shape) | VisionOp::WindowAttention { shape, .. } => {
                 full_attention_rows_bytes(*shape) + 2 * packed_head_bytes(*shape)
             }
+            VisionOp::GatedProducts { .. } => tokens_max.saturating_mul(GATED_BLOCK_ROWS * 4),
             VisionOp::LayerNorm { .. }
             | VisionOp::Activate(_)
             | VisionOp::FeatureScale
             | VisionOp::Patchify(_)
             | VisionOp::AddPositions { .. }
+            | VisionOp::PatchRopeTable { .. }
+            | VisionOp::SectionedRopeTable { .. }
             | VisionOp::MergePatches { .. }
             | VisionOp::PlaceRows
             | VisionOp::SpliceRows => 0,
@@ -217,6 +304,9 @@ fn whole_heads_and_tiles(shape: FullAttentionShape) -> u64 {
 fn padded(shape: FullAttentionShape) -> u64 {
     u64::from(shape.head_dim).next_multiple_of(TILE)
 }
+
+/// Rows of a block of gated products: a pair of tiles, as the product takes them.
+pub const GATED_BLOCK_ROWS: u64 = 2 * TILE;
 
 /// Tokens that meet a segment together.
 pub const FULL_ATTENTION_TOKENS: u64 = 48;

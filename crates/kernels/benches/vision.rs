@@ -17,7 +17,7 @@ use dctms_kernels::norm::{NormInput, layer_norm};
 use dctms_kernels::packed::{PackedKind, PackedTiles};
 use dctms_kernels::random::SplitMix64;
 use dctms_kernels::simd::{Kernel, Operand, Simd, dispatch};
-use dctms_kernels::vision::{Grid, Patches, add_positions, merge_patches, patchify};
+use dctms_kernels::vision::{Grid, PatchOrder, Patches, add_positions, merge_patches, patchify};
 
 const TOKENS: usize = 1024;
 const WIDTH: usize = 768;
@@ -135,7 +135,8 @@ fn passes(isa: Isa) {
         );
     }
     let grid = Grid { rows: 32, columns: 32 };
-    let patches = Patches { grid, side: 16, mean: [0.5; 3], deviation: [0.5; 3] };
+    let order = PatchOrder::Rows;
+    let patches = Patches { grid, order, side: 16, mean: [0.5; 3], deviation: [0.5; 3] };
     let pixels: Vec<u8> = (0..patches.pixel_bytes()).map(|i| i as u8).collect();
     say(
         "patches, half of the features",
@@ -154,7 +155,7 @@ fn passes(isa: Isa) {
     say(
         "squares of patches, half of the features",
         best(|| {
-            merge_patches(&x, grid, 4, 0..384, &mut out[..half]);
+            merge_patches(&x, (grid, PatchOrder::Rows), 4, 0..384, &mut out[..half]);
         }),
     );
 }

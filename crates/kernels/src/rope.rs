@@ -29,15 +29,76 @@ pub const fn rope_table_len(pairs: usize, tokens: usize) -> usize {
 ///
 /// Panics unless `table` has [`rope_table_len`] elements.
 pub fn rope_table(positions: &[u32], frequencies: &[f32], magnitude: f32, table: &mut [f32]) {
-    let tokens = positions.len();
-    assert_eq!(table.len(), rope_table_len(frequencies.len(), tokens), "elements of the table");
+    let (tokens, pairs) = (positions.len(), frequencies.len());
+    assert_eq!(table.len(), rope_table_len(pairs, tokens), "elements of the table");
+    fill(0, (tokens, pairs), magnitude, table, |pair, token| (positions[token], frequencies[pair]));
+}
+
+/// As [`rope_table`] where a token has three positions, `positions[3 t..][..3]`, and each turns its
+/// own section of the frequencies: the first `sections[0]`, those after them, and the rest. `table`
+/// is the slice of some tiles of pairs, from `first_tile` on.
+///
+/// Panics unless the sections are all frequencies and `table` is whole tiles that exist.
+pub fn rope_table_sectioned(
+    positions: &[u32],
+    frequencies: &[f32],
+    (sections, magnitude): ([usize; 3], f32),
+    first_tile: usize,
+    table: &mut [f32],
+) {
+    let (places, pairs) = (positions.as_chunks::<3>().0, frequencies.len());
+    assert_eq!(sections.iter().sum::<usize>(), pairs, "sections {sections:?}");
+    fill(first_tile, (places.len(), pairs), magnitude, table, |pair, token| {
+        let section =
+            usize::from(pair >= sections[0]) + usize::from(pair >= sections[0] + sections[1]);
+        (places[token][section], frequencies[pair])
+    });
+}
+
+/// As [`rope_table`] where a token has a row and a column: the row turns the frequencies in the
+/// first half of the pairs, the column the same ones in the second. `table` is the slice of some
+/// tiles of pairs, from `first_tile` on.
+///
+/// Panics unless `table` is whole tiles that exist.
+pub fn rope_table_grid(
+    places: impl Iterator<Item = (usize, usize)> + Clone,
+    tokens: usize,
+    frequencies: &[f32],
+    first_tile: usize,
+    table: &mut [f32],
+) {
+    let half = frequencies.len();
     let rows = table.chunks_exact_mut(tokens.max(1) * 2 * LANES);
-    for (row, frequencies) in rows.zip(frequencies.chunks(LANES)) {
-        for (entry, &position) in row.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().zip(positions) {
+    for (tile, row) in rows.enumerate() {
+        let entries = row.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut();
+        for (entry, (y, x)) in entries.zip(places.clone()) {
+            fill(first_tile + tile, (1, 2 * half), 1.0, entry, |pair, _| match pair < half {
+                true => (y as u32, frequencies[pair]),
+                false => (x as u32, frequencies[pair - half]),
+            });
+        }
+    }
+}
+
+/// Fills some tiles of a table; `turn` says the position and the frequency of a pair of a token.
+fn fill(
+    first_tile: usize,
+    (tokens, pairs): (usize, usize),
+    magnitude: f32,
+    table: &mut [f32],
+    turn: impl Fn(usize, usize) -> (u32, f32),
+) {
+    let row_len = tokens.max(1) * 2 * LANES;
+    let end = first_tile + table.len() / row_len;
+    assert!(table.len().is_multiple_of(row_len) && end <= pairs.div_ceil(LANES), "whole tiles");
+    for (tile, row) in (first_tile..end).zip(table.chunks_exact_mut(row_len)) {
+        let own = tile * LANES..pairs.min((tile + 1) * LANES);
+        for (token, entry) in row.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().enumerate() {
             let (cosines, sines) = entry.split_at_mut(LANES);
             cosines.fill(1.0);
             sines.fill(0.0);
-            for ((cosine, sine), &frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
+            for ((cosine, sine), pair) in cosines.iter_mut().zip(sines).zip(own.clone()) {
+                let (position, frequency) = turn(pair, token);
                 let (s, c) = libm::sincos(f64::from(position as f32 * frequency));
                 *cosine = (c * f64::from(magnitude)) as f32;
                 *sine = (s * f64::from(magnitude)) as f32;
@@ -216,6 +277,50 @@ mod tests {
                         assert_same_bits(&got, &want, isa.name());
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn tables_of_several_positions_are_made_of_plain_ones() {
+        let frequencies: Vec<f32> = (0..40).map(|i| 0.9f32.powi(i)).collect();
+        let tokens = 5;
+        let plain = |positions: &[u32], frequencies: &[f32]| {
+            let mut table = vec![f32::NAN; rope_table_len(frequencies.len(), tokens)];
+            rope_table(positions, frequencies, 1.25, &mut table);
+            table
+        };
+        let at =
+            |pair: usize, token: usize| (pair / LANES * tokens + token) * 2 * LANES + pair % LANES;
+        // Three positions each: time, row, column.
+        let positions = [3, 9, 4, 70, 7, 7, 7, 0, 5, 1, 1, 1, 2, 400, 3];
+        let mut table = vec![f32::NAN; rope_table_len(40, tokens)];
+        let (first, rest) = table.split_at_mut(tokens * 2 * LANES);
+        for (tile, part) in [(0, first), (1, rest)] {
+            rope_table_sectioned(&positions, &frequencies, ([7, 17, 16], 1.25), tile, part);
+        }
+        for (section, pairs) in [(0, 0..7), (1, 7..24), (2, 24..40)] {
+            let own: Vec<u32> = positions.chunks(3).map(|three| three[section]).collect();
+            let want = plain(&own, &frequencies);
+            for (pair, token) in pairs.flat_map(|pair| (0..tokens).map(move |token| (pair, token)))
+            {
+                let at = at(pair, token);
+                assert_eq!(table[at].to_bits(), want[at].to_bits(), "pair {pair} of {token}");
+                assert_eq!(table[at + LANES].to_bits(), want[at + LANES].to_bits());
+            }
+        }
+        let places = [(0, 3), (1, 2), (9, 9), (40, 0), (2, 1)];
+        let mut table = vec![f32::NAN; rope_table_len(40, tokens)];
+        rope_table_grid(places.into_iter(), tokens, &frequencies[..20], 0, &mut table);
+        for (half, of) in [(0, 0), (1, 20)] {
+            let own = places.map(|(y, x)| if half == 0 { y as u32 } else { x as u32 });
+            let mut want = vec![f32::NAN; rope_table_len(20, tokens)];
+            rope_table(&own, &frequencies[..20], 1.0, &mut want);
+            for (pair, token) in
+                (0..20).flat_map(|pair| (0..tokens).map(move |token| (pair, token)))
+            {
+                let (got, want_at) = (at(of + pair, token), at(pair, token));
+                assert_eq!(table[got].to_bits(), want[want_at].to_bits(), "pair {pair} of {token}");
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Image encoders from `clip` files (the container that vision files for llama.cpp come in): a
 //! vision transformer and the projector that ends in the decoder's width.
 //!
-//! Believes nothing of the file. One file a projector: [`crate::idefics3`] and [`crate::lfm2`]
-//! say what is theirs; [`crate::encoder`] writes the program for both. It must not know pixels:
-//! how a picture is resized and cut is said in numbers here and done elsewhere.
+//! Believes nothing of the file. One file a projector: [`crate::idefics3`], [`crate::lfm2`] and
+//! [`crate::qwen25vl`] say what is theirs; [`crate::encoder`] writes the program for all. It must
+//! not know pixels: how a picture is resized and cut is said in numbers here and done elsewhere.
 
 use dctms_ir::op::Activation;
 
@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::file::ModelFile;
 
 /// Supported values of `clip.projector_type`.
-pub const PROJECTORS: [&str; 2] = ["idefics3", "lfm2"];
+pub const PROJECTORS: [&str; 3] = ["idefics3", "lfm2", "qwen2.5vl_merger"];
 
 /// What joins the vision transformer to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,26 @@ pub enum Projector {
     Idefics3,
     /// An optional norm and two products with a Gaussian error unit between (LFM2-VL).
     Lfm2,
+    /// Two products with a Gaussian error unit between (Qwen2.5-VL).
+    Qwen25Vl,
+}
+
+/// How a layer's input is normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// About the mean, with a bias.
+    Mean,
+    /// By the root of the mean square.
+    RootMeanSquare,
+}
+
+/// Attention that sees windows of the picture in most layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Tokens (squares of patches) of a side of a window.
+    pub side: u64,
+    /// Every so-manieth layer sees the whole picture.
+    pub pattern: u32,
 }
 
 /// How many patches a tile has.
@@ -34,6 +54,13 @@ pub enum TileGrid {
         tokens_min: u64,
         /// Tokens of a tile at most.
         tokens_max: u64,
+    },
+    /// The whole picture, of any whole squares of patches.
+    Whole {
+        /// Pixels at least, to which it is enlarged.
+        pixels_min: u64,
+        /// Pixels at most, to which it is made smaller.
+        pixels_max: u64,
     },
 }
 
@@ -68,8 +95,14 @@ pub struct VisionConfig {
     pub merge: u64,
     /// Width of the decoder that it was made for.
     pub text_width: u64,
-    /// Rows and columns of the learned positions.
+    /// Rows and columns of the learned positions; 0 where there are none.
     pub positions_side: u64,
+    /// Norm of layers.
+    pub norm: Norm,
+    /// Base of the frequencies that a patch's row and column turn, where its heads are rotated.
+    pub rope_base: Option<f32>,
+    /// Where attention sees windows.
+    pub windows: Option<Windows>,
     /// Patches of a tile.
     pub grid: TileGrid,
     /// Longest edge that a picture is resized to before it is cut, pixels.
@@ -84,6 +117,10 @@ impl VisionConfig {
         match self.grid {
             TileGrid::Fixed => side * side,
             TileGrid::Variable { tokens_max, .. } => tokens_max * self.merge * self.merge,
+            TileGrid::Whole { pixels_max, .. } => {
+                let square = self.merge * self.merge;
+                pixels_max / (self.patch * self.patch * square) * square
+            }
         }
     }
 
@@ -99,7 +136,7 @@ const STRUCTURE_MAX: u64 = 1 << 20;
 /// Greatest side of a tile, pixels.
 const SIDE_MAX: u64 = 1 << 13;
 /// Most patches that a tile may have.
-const PATCHES_MAX: u64 = 1 << 14;
+const PATCHES_MAX: u64 = 1 << 16;
 
 /// Whether a file is an image encoder.
 ///
@@ -152,13 +189,20 @@ pub fn read_vision_config(file: &dyn ModelFile) -> Result<VisionConfig, ModelErr
         deviation: channels(file, "clip.vision.image_std")?,
         merge,
         text_width: required(file, "clip.vision.projection_dim", STRUCTURE_MAX)?,
-        positions_side: positions_side(file, hidden)?,
+        positions_side: match projector {
+            Projector::Idefics3 | Projector::Lfm2 => positions_side(file, hidden)?,
+            Projector::Qwen25Vl => 0,
+        },
+        norm: Norm::Mean,
+        rope_base: None,
+        windows: None,
         grid: TileGrid::Fixed,
         longest_edge: None,
     };
     match projector {
         Projector::Idefics3 => crate::idefics3::configure(file, &mut config)?,
         Projector::Lfm2 => crate::lfm2::configure(file, &mut config)?,
+        Projector::Qwen25Vl => crate::qwen25vl::configure(file, &mut config)?,
     }
     check(&config)?;
     Ok(config)
@@ -175,6 +219,7 @@ fn projector(file: &dyn ModelFile) -> Result<Projector, ModelError> {
     match name.as_str() {
         "idefics3" => Ok(Projector::Idefics3),
         "lfm2" => Ok(Projector::Lfm2),
+        "qwen2.5vl_merger" => Ok(Projector::Qwen25Vl),
         _ => Err(ModelError::BadValue {
             key: key.to_string(),
             value: name,
@@ -190,13 +235,14 @@ impl Projector {
         match self {
             Projector::Idefics3 => "idefics3",
             Projector::Lfm2 => "lfm2",
+            Projector::Qwen25Vl => "qwen2.5vl_merger",
         }
     }
 
     fn merge_default(self) -> u64 {
         match self {
             Projector::Idefics3 => 4,
-            Projector::Lfm2 => 2,
+            Projector::Lfm2 | Projector::Qwen25Vl => 2,
         }
     }
 }
@@ -269,19 +315,20 @@ fn check(config: &VisionConfig) -> Result<(), ModelError> {
     if !(1..=256).contains(&head_dim) {
         return bad("embedding_length / head_count", head_dim, "1 to 256");
     }
+    if config.rope_base.is_some() && !head_dim.is_multiple_of(16) {
+        return bad("embedding_length / head_count", head_dim, "a multiple of 16 to be rotated");
+    }
     if !config.hidden.is_multiple_of(16) {
         return bad("embedding_length", config.hidden, "a multiple of 16");
     }
-    if !config.feed_forward.is_multiple_of(16) {
-        return bad("feed_forward_length", config.feed_forward, "a multiple of 16");
-    }
     let side = config.image_size / config.patch;
-    if side == 0 || !config.image_size.is_multiple_of(config.patch * config.merge) {
+    let is_cut = !matches!(config.grid, TileGrid::Whole { .. });
+    if is_cut && (side == 0 || !config.image_size.is_multiple_of(config.patch * config.merge)) {
         let expected = "whole squares of patches (patch_size · scale_factor)";
         return bad("image_size", config.image_size, expected);
     }
-    if config.patches_max() > PATCHES_MAX {
-        return bad("image_size", config.image_size, "at most 16384 patches");
+    if !(1..=PATCHES_MAX).contains(&config.patches_max()) {
+        return bad("image_size", config.image_size, "at most 65536 patches");
     }
     Ok(())
 }

@@ -47,6 +47,8 @@ pub struct DecoderConfig {
     pub epsilon: f32,
     /// Rotary embedding of global layers.
     pub rope: RopeConfig,
+    /// Where a token in a picture has three positions: frequencies that time, row and column turn.
+    pub rope_sections: Option<[u32; 3]>,
     /// Rotary embedding of local layers, when they have their own.
     pub local_rope: Option<RopeConfig>,
     /// For each layer its window (0: all positions).
@@ -145,6 +147,7 @@ pub fn common(
         context,
         epsilon,
         rope,
+        rope_sections: None,
         local_rope: None,
         windows: vec![0; layers as usize],
         embedding_scale: 1.0,

@@ -53,6 +53,8 @@ pub mod names {
     pub const FIRST_ROW: &str = "io.vision.first_row";
     /// For each token of a step 0 (text) or 1 + the row of the embeddings that it is, i32.
     pub const IMAGE_ROWS: &str = "io.image_rows";
+    /// Three positions of each token (time, row, column), i32, where the decoder rotates by them.
+    pub const ROTARY_POSITIONS: &str = "io.rotary_positions";
     /// Embeddings of a request's tiles, f32 `[d/16, max image tokens, 16]`.
     pub const IMAGES: &str = "vision.images";
     /// Dim: patches of the tile, where the grid is not fixed.
@@ -125,6 +127,8 @@ struct HostBuffers {
     rows: TensorId,
     logits: TensorId,
     images: Option<Images>,
+    /// Where tokens in pictures have three positions: those, and the frequencies that each turns.
+    rotary: Option<(TensorId, [u32; 3])>,
 }
 
 /// Builds the program of a decoder.
@@ -160,6 +164,10 @@ pub fn build(
     let sample = builder.program.add_phase(phases::SAMPLE);
     if let Some(part) = vision {
         host.images = Some(encoder::build(&mut builder, part, (options, config.hidden))?);
+        host.rotary = config.rope_sections.map(|sections| {
+            let steps = bounds.prefill_chunk.max(bounds.sequences);
+            (builder.external_integers(names::ROTARY_POSITIONS, 3 * steps), sections)
+        });
     }
     forward(&mut builder, config, &weights, &host, (prefill, &tokens.into(), Some(&rows.into())));
     forward(&mut builder, config, &weights, &host, (decode, &sequences.into(), None));
@@ -400,6 +408,7 @@ fn host_buffers(
             (builder.residence_of_logits(), Term::Persistent),
         ),
         images: None,
+        rotary: None,
     }
 }
 
@@ -489,8 +498,14 @@ fn rope_table(
         phase: Some(phase),
         state: None,
     });
-    let kind = OpKind::RopeTable { magnitude: rope.magnitude };
-    builder.op(phase, name, kind, &[host.positions, frequencies], &[table]);
+    let magnitude = rope.magnitude;
+    let (kind, positions) = match host.rotary {
+        None => (OpKind::RopeTable { magnitude }, host.positions),
+        Some((positions, sections)) => {
+            (OpKind::Vision(VisionOp::SectionedRopeTable { sections, magnitude }), positions)
+        }
+    };
+    builder.op(phase, name, kind, &[positions, frequencies], &[table]);
     table
 }
 

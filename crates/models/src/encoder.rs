@@ -4,15 +4,17 @@
 //! among those of the request's other tiles. `prefill` puts them where the prompt has pictures.
 //! Believes a checked [`VisionConfig`]. Writes logical operations only. It must not know metadata.
 
+mod blocks;
+
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
 use dctms_ir::op::{Activation, Epilogue, OpKind, Source};
 use dctms_ir::tensor::Term;
-use dctms_ir::vision::{FullAttentionShape, PatchShape, VisionOp};
+use dctms_ir::vision::{FullAttentionShape, PatchOrder, PatchShape, VisionOp};
 use dctms_ir::{Dtype, Residence, Size};
 
 use crate::builder::Builder;
-use crate::clip::{Projector, TileGrid, VisionConfig};
+use crate::clip::{Norm, Projector, TileGrid, VisionConfig};
 use crate::decoder::{names, phases};
 use crate::error::ModelError;
 use crate::file::{Lookup, ModelFile};
@@ -85,7 +87,7 @@ pub fn build(
     let config = part.config;
     let (patches, tokens): (Size, Size) = match config.grid {
         TileGrid::Fixed => (part.patches_max.into(), config.tokens(part.patches_max).into()),
-        TileGrid::Variable { .. } => {
+        TileGrid::Variable { .. } | TileGrid::Whole { .. } => {
             let least = config.merge * config.merge;
             let most = config.tokens(part.patches_max);
             let patches = builder.program.add_dim(names::PATCHES, least, part.patches_max);
@@ -129,7 +131,9 @@ fn check(part: &VisionPart<'_>, options: &BuildOptions, text_width: u64) -> Resu
     }
     let (least, most) = match config.grid {
         TileGrid::Fixed => (config.patches_max(), config.patches_max()),
-        TileGrid::Variable { .. } => (config.merge * config.merge, config.patches_max()),
+        TileGrid::Variable { .. } | TileGrid::Whole { .. } => {
+            (config.merge * config.merge, config.patches_max())
+        }
     };
     if !(least..=most).contains(&part.patches_max) {
         let what = format!("patches of a tile {}: {least} to {most}", part.patches_max);
@@ -203,8 +207,9 @@ impl Encoder<'_, '_> {
         patches_max: u64,
     ) -> Result<(), ModelError> {
         let mut x = self.embed(host)?;
+        let table = self.config.rope_base.map(|base| self.rope_table(base, host.grid));
         for layer in 0..self.config.layers {
-            x = self.attention(layer, x, patches_max)?;
+            x = self.attention(layer, x, (host.grid, table), patches_max)?;
             x = self.feed_forward(layer, x)?;
         }
         let (hidden, epsilon) = (self.config.hidden, self.config.epsilon);
@@ -212,11 +217,13 @@ impl Encoder<'_, '_> {
         if self.has("v.post_ln.weight") {
             x = self.norm("post_ln", "v.post_ln", x, (hidden, epsilon), &patches)?;
         }
-        let kind = VisionOp::MergePatches { factor: self.config.merge as u32, width: hidden };
+        let (factor, order) = (self.config.merge as u32, self.order());
+        let kind = VisionOp::MergePatches { factor, width: hidden, order };
         let merged = self.step("merge", kind, &[x, host.grid], self.merged_width(), &tokens);
         let embeddings = match self.config.projector {
             Projector::Idefics3 => crate::idefics3::project(self, merged)?,
             Projector::Lfm2 => crate::lfm2::project(self, merged)?,
+            Projector::Qwen25Vl => crate::qwen25vl::project(self, merged)?,
         };
         let inputs = [embeddings, host.first_row];
         let kind = OpKind::Vision(VisionOp::PlaceRows);
@@ -231,22 +238,22 @@ impl Encoder<'_, '_> {
         let (hidden, inputs) = (config.hidden, 3 * config.patch * config.patch);
         let shape = PatchShape {
             side: config.patch as u32,
+            order: self.order(),
             mean: config.mean,
             deviation: config.deviation,
         };
         let pixels = [host.pixels, host.grid];
         let x = self.step("patches", VisionOp::Patchify(shape), &pixels, inputs, &patches);
-        let dims = [config.patch, config.patch, 3, hidden];
-        let source = self.lookup.matrix_of("v.patch_embd.weight", &dims, hidden, inputs)?;
-        let weight = self.load_matrix(source);
-        let mut x = self.product("patch_embd", (x, weight), (hidden, inputs), &patches);
+        let mut x = self.patch_product(x, inputs)?;
         if self.has("v.patch_embd.bias") {
             x = self.bias("patch_embd", "v.patch_embd.bias", x, hidden, &patches)?;
         }
-        let points = config.positions_side * config.positions_side;
-        let table = self.matrix("v.position_embd.weight", points, hidden)?;
-        let kind = VisionOp::AddPositions { side: config.positions_side as u32 };
-        x = self.step("positions", kind, &[x, table, host.grid], hidden, &patches);
+        if config.positions_side > 0 {
+            let points = config.positions_side * config.positions_side;
+            let table = self.matrix("v.position_embd.weight", points, hidden)?;
+            let kind = VisionOp::AddPositions { side: config.positions_side as u32 };
+            x = self.step("positions", kind, &[x, table, host.grid], hidden, &patches);
+        }
         if self.has("v.pre_ln.weight") {
             x = self.norm("pre_ln", "v.pre_ln", x, (hidden, config.epsilon), &patches)?;
         }
@@ -257,6 +264,7 @@ impl Encoder<'_, '_> {
         &mut self,
         layer: u32,
         x: TensorId,
+        (grid, table): (TensorId, Option<TensorId>),
         patches_max: u64,
     ) -> Result<TensorId, ModelError> {
         let config = self.config;
@@ -273,15 +281,22 @@ impl Encoder<'_, '_> {
                 false => self.linear(&at(part), &file(part), normed, (hidden, hidden), &patches),
             }
         };
-        let (q, k, v) = (heads(0)?, heads(1)?, heads(2)?);
+        let (mut q, mut k, v) = (heads(0)?, heads(1)?, heads(2)?);
+        if let Some(table) = table {
+            q = self.rotate(&at("attn_q_rope"), q, table);
+            k = self.rotate(&at("attn_k_rope"), k, table);
+        }
         let shape = FullAttentionShape {
             heads: config.heads,
             head_dim: config.head_dim,
             positions: patches_max as u32,
             scale: 1.0 / (config.head_dim as f32).sqrt(),
         };
-        let kind = VisionOp::FullAttention(shape);
-        let mixed = self.step(&at("attn"), kind, &[q, k, v], hidden, &patches);
+        let (kind, inputs) = match self.window_attention(layer, shape) {
+            Some(kind) => (kind, &[q, k, v, grid][..]),
+            None => (VisionOp::FullAttention(shape), &[q, k, v][..]),
+        };
+        let mixed = self.step(&at("attn"), kind, inputs, hidden, &patches);
         let out =
             self.linear(&at("attn_out"), &file("attn_out"), mixed, (hidden, hidden), &patches)?;
         self.residual(&at("attn_residual"), &file("ls1.weight"), x, out)
@@ -294,8 +309,13 @@ impl Encoder<'_, '_> {
         let file = |part: &str| format!("v.blk.{layer}.{part}");
         let (up, down) = self.feed_forward_names(layer);
         let normed = self.norm(&at("ln2"), &file("ln2"), x, (hidden, config.epsilon), &patches)?;
-        let middle = self.linear(&at("ffn_up"), &up, normed, (ff, hidden), &patches)?;
-        let middle = self.activate(&at("ffn_act"), config.activation, middle, ff, &patches);
+        let middle = match self.has(&file("ffn_gate.weight")) {
+            true => self.gated(&at("ffn_gated"), (&file("ffn_gate"), &up), normed)?,
+            false => {
+                let middle = self.linear(&at("ffn_up"), &up, normed, (ff, hidden), &patches)?;
+                self.activate(&at("ffn_act"), config.activation, middle, ff, &patches)
+            }
+        };
         let out = self.linear(&at("ffn_down"), &down, middle, (hidden, ff), &patches)?;
         self.residual(&at("ffn_residual"), &file("ls2.weight"), x, out)
     }
@@ -478,7 +498,7 @@ impl Encoder<'_, '_> {
         }
     }
 
-    /// A norm about the mean.
+    /// A layer's norm.
     ///
     /// # Errors
     /// A tensor that is missing or of another shape.
@@ -491,6 +511,12 @@ impl Encoder<'_, '_> {
         tokens: &Size,
     ) -> Result<TensorId, ModelError> {
         let weight = self.vector(&format!("{tensor}.weight"), features)?;
+        if self.config.norm == Norm::RootMeanSquare {
+            let output = self.builder.activation(self.phase, name, features, tokens);
+            let kind = OpKind::RmsNorm { epsilon };
+            self.builder.op(self.phase, name, kind, &[x, weight], &[output]);
+            return Ok(output);
+        }
         let bias = self.vector(&format!("{tensor}.bias"), features)?;
         let kind = VisionOp::LayerNorm { epsilon };
         Ok(self.step(name, kind, &[x, weight, bias], features, tokens))

@@ -25,7 +25,7 @@ pub struct FileTensor {
     pub bytes: u64,
 }
 
-/// Elements of an array of floats that a family may ask for.
+/// Elements of an array of numbers that a family may ask for.
 pub const FLOATS_MAX: u64 = 64;
 
 /// A model file, as a family sees it.
@@ -60,6 +60,12 @@ pub trait ModelFile {
     /// # Errors
     /// When the value is no such array.
     fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError>;
+    /// A short array of 32-bit integers (at most [`FLOATS_MAX`]), none below 0; `None` when the
+    /// key is missing.
+    ///
+    /// # Errors
+    /// When the value is no such array.
+    fn integers(&self, key: &str) -> Result<Option<Vec<u32>>, ModelError>;
     /// A tensor by name.
     fn tensor(&self, name: &str) -> Option<FileTensor>;
     /// Every tensor's name, in file order.

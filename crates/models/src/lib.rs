@@ -18,6 +18,7 @@ pub mod lfm2;
 pub mod llama;
 pub mod options;
 pub mod qwen2;
+pub mod qwen25vl;
 pub mod qwen3;
 
 pub use clip::{VisionConfig, read_vision_config};
@@ -31,7 +32,7 @@ pub use options::BuildOptions;
 use dctms_ir::Program;
 
 /// Supported values of `general.architecture`.
-pub const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
+pub const ARCHITECTURES: [&str; 5] = ["llama", "qwen2", "qwen2vl", "qwen3", "gemma3"];
 
 /// Reads the configuration of a model file.
 ///
@@ -44,6 +45,7 @@ pub fn read_config(file: &dyn ModelFile) -> Result<DecoderConfig, ModelError> {
     match name.as_str() {
         "llama" => llama::config(file),
         "qwen2" => qwen2::config(file),
+        "qwen2vl" => qwen2::vision_config(file),
         "qwen3" => qwen3::config(file),
         "gemma3" => gemma3::config(file),
         _ => Err(ModelError::UnknownArchitecture { name }),

@@ -119,7 +119,9 @@ fn producer_grain(program: &Program, phase: usize, index: usize, lanes: u32) -> 
     let grain = match producer.map(|op| &op.kind) {
         Some(OpKind::AttentionPrefill(shape)) => attention_grain(shape, lanes),
         Some(OpKind::AttentionDecodeMerge(shape)) => u64::from(shape.head_dim),
-        Some(kind @ OpKind::Vision(VisionOp::FullAttention(_))) => grain_piece(kind),
+        Some(
+            kind @ OpKind::Vision(VisionOp::FullAttention(_) | VisionOp::WindowAttention { .. }),
+        ) => grain_piece(kind),
         _ => BLOCK,
     };
     match grain.is_multiple_of(BLOCK) {

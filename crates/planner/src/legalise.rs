@@ -14,6 +14,7 @@ use dctms_ir::op::{Activation, AttentionShape, Epilogue, Op, OpKind};
 use dctms_ir::plan::Preference;
 use dctms_ir::region::{Streams, stream_of};
 use dctms_ir::tensor::{Term, activation_bytes, quantised_bytes};
+use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Program, Residence, Size, Tensor};
 
 use crate::choices::{Choice, Shaping};
@@ -101,6 +102,7 @@ impl<'a> Rewriter<'a> {
             OpKind::Add => self.sum(op),
             OpKind::GatedMul(activation) => self.gate(op, *activation),
             OpKind::BiasAdd | OpKind::HeadNorm { .. } | OpKind::Rope { .. } => self.update(op),
+            OpKind::Vision(VisionOp::GatedProducts { .. }) => self.gated_products(op),
             OpKind::Vision(vision) if vision.updates() => self.update(op),
             OpKind::Attention(shape) => self.attention(op, *shape),
             OpKind::LoadMatrix(_)
@@ -160,10 +162,18 @@ impl<'a> Rewriter<'a> {
         self.is_passing(value)
             && !readers.is_empty()
             && readers.iter().all(|reader| {
-                matches!(reader.kind, OpKind::MatMul { .. })
-                    && reader.inputs[0] == value
-                    && self.takes_quantised(reader.inputs[1])
+                let quantised = match reader.kind {
+                    OpKind::MatMul { .. } => self.takes_quantised(reader.inputs[1]),
+                    OpKind::Vision(VisionOp::GatedProducts { .. }) => self.takes_both(reader),
+                    _ => false,
+                };
+                quantised && reader.inputs[0] == value
             })
+    }
+
+    /// Whether both products of a gated pair take quantised activations.
+    fn takes_both(&self, pair: &Op) -> bool {
+        self.takes_quantised(pair.inputs[1]) && self.takes_quantised(pair.inputs[3])
     }
 
     /// Whether a residual sum alone reads a value.
@@ -234,6 +244,14 @@ impl<'a> Rewriter<'a> {
             }
             false => self.emit(op),
         }
+    }
+
+    fn gated_products(&mut self, op: &Op) {
+        let mut pair = op.clone();
+        if self.takes_both(op) {
+            pair.inputs[0] = self.quantise(op.inputs[0], op);
+        }
+        self.emit(pair);
     }
 
     /// activation(gate)·up; with both its products where these wait for it.

@@ -353,6 +353,24 @@ impl<'a> Meter<'a> {
                 let features = u64::from(shape.heads) * u64::from(shape.head_dim);
                 self.element(Element::AttentionPrefill, tokens * tokens * features)
             }
+            OpKind::Vision(VisionOp::WindowAttention { shape, .. }) => {
+                let features = u64::from(shape.heads) * u64::from(shape.head_dim);
+                let pairs = self.tokens(op.inputs[0]) * u64::from(shape.positions);
+                self.element(Element::AttentionPrefill, pairs * features)
+            }
+            OpKind::Vision(VisionOp::GatedProducts { rows, cols, .. }) => {
+                let gate = self.product(op, op.inputs[1], (*rows, *cols));
+                let up = self.product(op, op.inputs[3], (*rows, *cols));
+                let gated = self.element(Element::Gated, self.elements(op.outputs[0]));
+                Work {
+                    shared_ps: gate.shared_ps + up.shared_ps + gated.shared_ps,
+                    each_ps: 0.0,
+                    memory_ps: gate.memory_ps + up.memory_ps,
+                }
+            }
+            OpKind::Vision(
+                VisionOp::PatchRopeTable { .. } | VisionOp::SectionedRopeTable { .. },
+            ) => self.element(Element::RopeTable, self.elements(op.outputs[0]) / 2),
             OpKind::Vision(VisionOp::LayerNorm { .. }) => self.norm(op),
             OpKind::Vision(VisionOp::Activate(_)) => {
                 self.element(Element::Gated, self.elements(op.inputs[0]))

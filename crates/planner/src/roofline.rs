@@ -72,6 +72,16 @@ fn cost(
             let tokens = tokens(program, op, dims);
             (width.saturating_mul(4 * tokens * tokens), balance.float_ops_per_s)
         }
+        OpKind::Vision(VisionOp::WindowAttention { shape, .. }) => {
+            let width = u64::from(shape.heads) * u64::from(shape.head_dim);
+            let pairs = tokens(program, op, dims) * u64::from(shape.positions);
+            (width.saturating_mul(4 * pairs), balance.float_ops_per_s)
+        }
+        OpKind::Vision(VisionOp::GatedProducts { rows, cols, .. }) => {
+            let quantised = program.tensor(op.inputs[0]).dtype == dctms_ir::Dtype::U8;
+            let peak = if quantised { balance.integer_ops_per_s } else { balance.float_ops_per_s };
+            (rows.saturating_mul(*cols).saturating_mul(4 * tokens(program, op, dims)), peak)
+        }
         _ => (bytes_moved / 4, balance.float_ops_per_s),
     };
     let bandwidth_bound = flops as f64 / peak < bytes_moved as f64 / balance.read_bytes_per_s;

@@ -41,6 +41,7 @@ impl Runner {
         self.check_context(position as usize + tokens.len())?;
         self.check_slot(slot)?;
         self.check_tokens(tokens.iter().copied())?;
+        self.show(slot, position, tokens)?;
         let region = self.stage_tile(tile, first_row, write)?.region;
         let region = region.ok_or_else(|| {
             EngineError::new(Class::Usage, "this plan has no tile beside a chunk")

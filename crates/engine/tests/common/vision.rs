@@ -8,6 +8,8 @@ use std::path::Path;
 use dctms_engine::Model;
 use dctms_engine::model_file::CheckpointFile;
 use dctms_engine::planning::certify;
+use dctms_engine::rotary::RotaryPositions;
+use dctms_engine::runner::IMAGE_ROW;
 use dctms_engine::session::session_options;
 use dctms_exec::{CertifiedPlan, LoadHost, Session};
 use dctms_format::Checkpoint;
@@ -48,6 +50,7 @@ pub struct VisionRun {
     pub vocabulary: usize,
     /// Positions that are in the caches.
     pub positions: u32,
+    rotary: RotaryPositions,
     text: Model,
     eyes: Checkpoint,
     /// The phase that loaded the weights which are there now, where they come and go.
@@ -107,6 +110,7 @@ impl VisionRun {
             merge: config.merge as usize,
             vocabulary: text.config.vocabulary as usize,
             positions: 0,
+            rotary: RotaryPositions::new(8, 1),
             plan,
             text,
             eyes,
@@ -125,6 +129,8 @@ impl VisionRun {
         self.session.bytes_mut(pixels)[..rgb.len()].copy_from_slice(rgb);
         self.session.integers_mut(grids).copy_from_slice(&grid);
         self.session.integers_mut(rows)[0] = first_row;
+        let [height, width] = grid.map(|patches| patches / self.merge as u32);
+        self.rotary.placed(first_row, (height, width)).expect("room for the picture");
         let tokens = patches / (self.merge * self.merge) as u64;
         for (name, value) in [(names::PATCHES, patches), (names::IMAGE_TOKENS, tokens)] {
             if let Some(dim) = self.plan.program.dim_named(name) {
@@ -147,6 +153,12 @@ impl VisionRun {
     pub fn prefill(&mut self, tokens: &[u32], rows: &[u32]) -> Vec<f32> {
         let chunk = self.plan.bounds.prefill_chunk as usize;
         for (tokens, rows) in tokens.chunks(chunk).zip(rows.chunks(chunk)) {
+            let shown: Vec<u32> = (tokens.iter().zip(rows))
+                .map(|(token, row)| row.checked_sub(1).map_or(*token, |row| row | IMAGE_ROW))
+                .collect();
+            if self.turns_by_three() {
+                self.rotary.read(0, self.positions, &shown).expect("a picture");
+            }
             self.place(tokens);
             let (images, wanted) = (self.host(names::IMAGE_ROWS), self.host(names::ROWS));
             self.session.integers_mut(images)[..rows.len()].copy_from_slice(rows);
@@ -179,6 +191,23 @@ impl VisionRun {
         }
         let slots = self.host(names::SLOTS);
         self.session.integers_mut(slots).fill(0);
+        if self.turns_by_three() {
+            let place = self.host(names::ROTARY_POSITIONS);
+            let three: Vec<u32> =
+                positions.iter().flat_map(|index| self.rotary.at(0, *index)).collect();
+            self.session.integers_mut(place)[..three.len()].copy_from_slice(&three);
+        }
+    }
+
+    /// Whether tokens in pictures have three positions.
+    fn turns_by_three(&self) -> bool {
+        self.plan.program.tensor_named(names::ROTARY_POSITIONS).is_some()
+    }
+
+    /// The three positions of each of the first tokens.
+    #[allow(dead_code, reason = "each test uses a part")]
+    pub fn rotary_positions(&self, count: u32) -> Vec<[u32; 3]> {
+        (0..count).map(|index| self.rotary.at(0, index)).collect()
     }
 
     fn logits(&self) -> Vec<f32> {

@@ -1,11 +1,11 @@
 //! The operations of an image encoder, resolved.
 
-use dctms_ir::TensorId;
 use dctms_ir::limits::TILE;
-use dctms_ir::vision::VisionOp;
+use dctms_ir::vision::{PatchOrder, VisionOp};
+use dctms_ir::{Dtype, TensorId};
 
 use super::{Resolver, extent};
-use crate::command::{Extent, Matrix, VisionBody};
+use crate::command::{Extent, Matrix, Rows, VisionBody};
 use crate::memory::Place;
 
 impl Resolver<'_> {
@@ -48,9 +48,45 @@ impl Resolver<'_> {
                 out,
                 workspace: self.workspace(),
             },
-            VisionOp::MergePatches { factor, width } => VisionBody::MergePatches {
+            VisionOp::WindowAttention { shape, square, window } => VisionBody::WindowAttention {
+                shape: *shape,
+                order: PatchOrder::Windows { square: *square, window: *window },
+                q: self.tiles_in(0),
+                k: self.tiles_in(1),
+                v: self.tiles_in(2),
+                grid: self.input(3),
+                out,
+                workspace: self.workspace(),
+            },
+            VisionOp::PatchRopeTable { order } => VisionBody::PatchRopeTable {
+                order: *order,
+                grid: self.input(0),
+                frequencies: self.input(1),
+                out,
+            },
+            VisionOp::SectionedRopeTable { sections, magnitude } => {
+                VisionBody::SectionedRopeTable {
+                    sections: sections.map(|section| section as usize),
+                    magnitude: *magnitude,
+                    positions: self.input(0),
+                    frequencies: self.input(1),
+                    out,
+                }
+            }
+            VisionOp::GatedProducts { cols, activation, .. } => VisionBody::GatedProducts {
+                cols: *cols as usize,
+                activation: *activation,
+                quantised: self.tensor(self.op.inputs[0]).dtype == Dtype::U8,
+                x: self.input(0),
+                gate: self.rows(1, (out.start, out.end)),
+                up: self.rows(3, (out.start, out.end)),
+                out,
+                workspace: self.workspace(),
+            },
+            VisionOp::MergePatches { factor, width, order } => VisionBody::MergePatches {
                 factor: *factor as usize,
                 width: width.next_multiple_of(TILE) as usize,
+                order: *order,
                 x: self.input(0),
                 from: self.extent_of(self.op.inputs[0]),
                 grid: self.input(1),
@@ -69,6 +105,16 @@ impl Resolver<'_> {
                 indices: self.input(2),
                 out,
             },
+        }
+    }
+
+    /// Tiles of the matrix that is an input, and of the bias after it.
+    fn rows(&self, input: usize, (start, end): (usize, usize)) -> Rows {
+        let matrix = self.op.inputs[input];
+        Rows {
+            kind: self.tensor(matrix).dtype,
+            tiles: self.matrix_tiles(matrix, start, end),
+            bias: self.input(input + 1).part(start * 64, (end - start) * 64),
         }
     }
 

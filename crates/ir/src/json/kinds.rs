@@ -6,7 +6,7 @@ use super::parse::Node;
 use super::write::{Object, object};
 use crate::op::{Activation, AttentionShape, Epilogue, OpKind, RopeScaling, RopeStyle, Source};
 use crate::tensor::Dtype;
-use crate::vision::{FullAttentionShape, PatchShape, VisionOp};
+use crate::vision::{FullAttentionShape, PatchOrder, PatchShape, VisionOp};
 
 /// Everything that a kind holds beside its name.
 pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
@@ -234,20 +234,72 @@ fn write_vision(o: &mut Object<'_>, op: &VisionOp) {
                 o.float(mean, shape.mean[channel]);
                 o.float(deviation, shape.deviation[channel]);
             }
+            write_order(o, shape.order);
         }
         VisionOp::AddPositions { side } => o.number("side", u64::from(*side)),
-        VisionOp::FullAttention(shape) => {
-            o.number("heads", u64::from(shape.heads));
-            o.number("head_dim", u64::from(shape.head_dim));
-            o.number("positions", u64::from(shape.positions));
-            o.float("scale", shape.scale);
+        VisionOp::FullAttention(shape) => write_full_shape(o, shape),
+        VisionOp::WindowAttention { shape, square, window } => {
+            write_full_shape(o, shape);
+            write_order(o, PatchOrder::Windows { square: *square, window: *window });
         }
-        VisionOp::MergePatches { factor, width } => {
+        VisionOp::PatchRopeTable { order } => write_order(o, *order),
+        VisionOp::SectionedRopeTable { sections, magnitude } => {
+            for (name, section) in SECTIONS.iter().zip(sections) {
+                o.number(name, u64::from(*section));
+            }
+            o.float("magnitude", *magnitude);
+        }
+        VisionOp::GatedProducts { rows, cols, activation } => {
+            o.number("rows", *rows);
+            o.number("cols", *cols);
+            o.text("activation", activation.name());
+        }
+        VisionOp::MergePatches { factor, width, order } => {
             o.number("factor", u64::from(*factor));
             o.number("width", *width);
+            write_order(o, *order);
         }
         VisionOp::FeatureScale | VisionOp::PlaceRows | VisionOp::SpliceRows => {}
     }
+}
+
+/// Names of the sections of a token's three positions.
+const SECTIONS: [&str; 3] = ["time", "row", "column"];
+
+/// An order that is not the plain one.
+fn write_order(o: &mut Object<'_>, order: PatchOrder) {
+    match order {
+        PatchOrder::Rows => {}
+        PatchOrder::Windows { square, window } => {
+            o.number("square", u64::from(square));
+            o.number("window", u64::from(window));
+        }
+    }
+}
+
+fn read_order(a: &Node<'_, '_>) -> Result<PatchOrder, JsonError> {
+    Ok(match a.find("square")? {
+        None => PatchOrder::Rows,
+        Some(square) => {
+            PatchOrder::Windows { square: square.small()?, window: a.get("window")?.small()? }
+        }
+    })
+}
+
+fn write_full_shape(o: &mut Object<'_>, shape: &FullAttentionShape) {
+    o.number("heads", u64::from(shape.heads));
+    o.number("head_dim", u64::from(shape.head_dim));
+    o.number("positions", u64::from(shape.positions));
+    o.float("scale", shape.scale);
+}
+
+fn read_full_shape(a: &Node<'_, '_>) -> Result<FullAttentionShape, JsonError> {
+    Ok(FullAttentionShape {
+        heads: a.get("heads")?.small()?,
+        head_dim: a.get("head_dim")?.small()?,
+        positions: a.get("positions")?.small()?,
+        scale: a.get("scale")?.float()?,
+    })
 }
 
 /// The operation of an image encoder that has this name, if any.
@@ -257,8 +309,8 @@ fn read_vision(name: &str, a: &Node<'_, '_>) -> Result<Option<VisionOp>, JsonErr
         "Activate" => VisionOp::Activate(read_activation(a)?),
         "FeatureScale" => VisionOp::FeatureScale,
         "Patchify" => {
-            let mut shape =
-                PatchShape { side: a.get("side")?.small()?, mean: [0.0; 3], deviation: [0.0; 3] };
+            let (side, order) = (a.get("side")?.small()?, read_order(a)?);
+            let mut shape = PatchShape { side, order, mean: [0.0; 3], deviation: [0.0; 3] };
             for (channel, [mean, deviation]) in CHANNELS.into_iter().enumerate() {
                 shape.mean[channel] = a.get(mean)?.float()?;
                 shape.deviation[channel] = a.get(deviation)?.float()?;
@@ -266,15 +318,29 @@ fn read_vision(name: &str, a: &Node<'_, '_>) -> Result<Option<VisionOp>, JsonErr
             VisionOp::Patchify(shape)
         }
         "AddPositions" => VisionOp::AddPositions { side: a.get("side")?.small()? },
-        "FullAttention" => VisionOp::FullAttention(FullAttentionShape {
-            heads: a.get("heads")?.small()?,
-            head_dim: a.get("head_dim")?.small()?,
-            positions: a.get("positions")?.small()?,
-            scale: a.get("scale")?.float()?,
-        }),
+        "FullAttention" => VisionOp::FullAttention(read_full_shape(a)?),
+        "WindowAttention" => VisionOp::WindowAttention {
+            shape: read_full_shape(a)?,
+            square: a.get("square")?.small()?,
+            window: a.get("window")?.small()?,
+        },
+        "PatchRopeTable" => VisionOp::PatchRopeTable { order: read_order(a)? },
+        "SectionedRopeTable" => {
+            let mut sections = [0; 3];
+            for (section, name) in sections.iter_mut().zip(SECTIONS) {
+                *section = a.get(name)?.small()?;
+            }
+            VisionOp::SectionedRopeTable { sections, magnitude: a.get("magnitude")?.float()? }
+        }
+        "GatedProducts" => VisionOp::GatedProducts {
+            rows: a.get("rows")?.number()?,
+            cols: a.get("cols")?.number()?,
+            activation: read_activation(a)?,
+        },
         "MergePatches" => VisionOp::MergePatches {
             factor: a.get("factor")?.small()?,
             width: a.get("width")?.number()?,
+            order: read_order(a)?,
         },
         "PlaceRows" => VisionOp::PlaceRows,
         "SpliceRows" => VisionOp::SpliceRows,

@@ -12,7 +12,7 @@ use crate::plan::{
 use crate::program::{ModelInfo, Program};
 use crate::size::Size;
 use crate::tensor::{Dtype, Residence, Tensor, Term};
-use crate::vision::{FullAttentionShape, PatchShape, VisionOp};
+use crate::vision::{FullAttentionShape, PatchOrder, PatchShape, VisionOp};
 
 fn source() -> Source {
     Source {
@@ -36,6 +36,7 @@ fn kinds() -> Vec<OpKind> {
         scale: 0.1,
         kv: Dtype::Q8_0,
     };
+    let windows = PatchOrder::Windows { square: 2, window: 4 };
     let frequencies = |scaling, factors| OpKind::LoadRopeFrequencies {
         base: 1e6,
         rotary_dim: 64,
@@ -100,6 +101,7 @@ fn kinds() -> Vec<OpKind> {
         OpKind::Vision(VisionOp::FeatureScale),
         OpKind::Vision(VisionOp::Patchify(PatchShape {
             side: 14,
+            order: PatchOrder::Rows,
             mean: [0.485, 0.456, 0.406],
             deviation: [0.229, 0.224, 0.225],
         })),
@@ -110,7 +112,25 @@ fn kinds() -> Vec<OpKind> {
             positions: 1024,
             scale: 0.125,
         })),
-        OpKind::Vision(VisionOp::MergePatches { factor: 4, width: 768 }),
+        OpKind::Vision(VisionOp::MergePatches { factor: 4, width: 768, order: PatchOrder::Rows }),
+        OpKind::Vision(VisionOp::MergePatches { factor: 2, width: 1280, order: windows }),
+        OpKind::Vision(VisionOp::WindowAttention {
+            shape: FullAttentionShape {
+                heads: 16,
+                head_dim: 80,
+                positions: 64,
+                scale: 0.111_803_4,
+            },
+            square: 2,
+            window: 4,
+        }),
+        OpKind::Vision(VisionOp::PatchRopeTable { order: windows }),
+        OpKind::Vision(VisionOp::SectionedRopeTable { sections: [16, 24, 23], magnitude: 1.0 }),
+        OpKind::Vision(VisionOp::GatedProducts {
+            rows: 3420,
+            cols: 1280,
+            activation: Activation::Silu,
+        }),
         OpKind::Vision(VisionOp::PlaceRows),
         OpKind::Vision(VisionOp::SpliceRows),
     ]
@@ -281,7 +301,7 @@ fn a_plan_round_trips() {
 #[test]
 fn the_sample_has_every_kind() {
     // A new kind must be added to the sample: this match and the list stay in step.
-    let mut seen = [false; 34];
+    let mut seen = [false; 38];
     for kind in kinds() {
         let index = match kind {
             OpKind::LoadMatrix(_) => 0,
@@ -318,10 +338,14 @@ fn the_sample_has_every_kind() {
             OpKind::Vision(VisionOp::PlaceRows) => 31,
             OpKind::Vision(VisionOp::SpliceRows) => 32,
             OpKind::GatedMatMul { .. } => 33,
+            OpKind::Vision(VisionOp::WindowAttention { .. }) => 34,
+            OpKind::Vision(VisionOp::PatchRopeTable { .. }) => 35,
+            OpKind::Vision(VisionOp::SectionedRopeTable { .. }) => 36,
+            OpKind::Vision(VisionOp::GatedProducts { .. }) => 37,
         };
         seen[index] = true;
     }
-    assert_eq!(seen, [true; 34]);
+    assert_eq!(seen, [true; 38]);
 }
 
 /// Replaces a part of the sample's text, mends the digest, and reads it.

@@ -1,8 +1,10 @@
-//! Attention of every token over all tokens of the step: an image encoder's.
+//! Attention of every token over all tokens of the step, or over those of its window: an image
+//! encoder's.
 //!
 //! The arithmetic is the module's, with all positions visible to everyone: segments of 256
-//! positions, merged in increasing order. There is no cache, and no buffer grows with the square
-//! of the tokens.
+//! positions, merged in increasing order. A window is attention of its tokens alone, positions
+//! counted from its first. There is no cache, no mask, and no buffer grows with the square of the
+//! tokens.
 //!
 //! **Shape of the work.** Both halves are products that the matmul already knows. Keys are packed
 //! so that sixteen positions are the rows of a weight tile and the head's dimensions its columns:
@@ -22,6 +24,7 @@ use crate::limits::{FULL_ATTENTION_TOKENS, KV_BLOCK_POSITIONS};
 use crate::matmul::{Epilogue, matmul_float};
 use crate::packed::{PackedKind, PackedTiles};
 use crate::simd::{Kernel, LANES, Operand, Simd, Tile, dispatch, tiles, tiles_mut};
+use core::ops::Range;
 
 /// Bytes of the keys, or of the values, of one head of `tokens` tokens in the workspace.
 #[must_use]
@@ -53,8 +56,28 @@ pub struct FullWorkspace<'a> {
 #[expect(clippy::too_many_arguments, reason = "operands are told apart by name, not by a struct")]
 pub fn attention_full(
     isa: Isa,
-    (head_dim, scale): (usize, f32),
+    shape: (usize, f32),
     tokens: usize,
+    q: Operand<'_>,
+    k: &[f32],
+    v: &[f32],
+    workspace: FullWorkspace<'_>,
+    out: &mut [f32],
+) {
+    let all = core::iter::once(0..tokens);
+    attention_windows(isa, shape, (tokens, all), q, k, v, workspace, out);
+}
+
+/// As [`attention_full`], but each token sees those of its window only: `windows` are ranges of
+/// tokens, each token in one of them. The workspace is that of the longest.
+///
+/// Panics as [`attention_full`], or when a window is longer than the workspace or not among the
+/// tokens.
+#[expect(clippy::too_many_arguments, reason = "operands are told apart by name, not by a struct")]
+pub fn attention_windows(
+    isa: Isa,
+    (head_dim, scale): (usize, f32),
+    (tokens, windows): (usize, impl Iterator<Item = Range<usize>> + Clone),
     q: Operand<'_>,
     k: &[f32],
     v: &[f32],
@@ -65,19 +88,22 @@ pub fn attention_full(
     let head_len = head_dim * tokens;
     assert!(head_len > 0 && out.len().is_multiple_of(head_len), "whole heads");
     assert_eq!((k.len(), v.len()), (out.len(), out.len()), "elements of keys and values");
-    let bytes = attention_full_head_bytes(head_dim, tokens);
     let FullWorkspace { rows, keys, values } = workspace;
-    let (keys, values) = (&mut keys[..bytes], &mut values[..bytes]);
     let rows = &mut rows[..attention_full_workspace_len(head_dim)];
     let (k, v, out) = (tiles(k), tiles(v), tiles_mut(out));
     let q = q.tiles(out.len());
     for head in 0..out.len() * LANES / head_len {
         let part = Features { first: head * head_dim, len: head_dim, tokens };
-        pack_keys(k, part, keys);
-        pack_values(v, part, values);
-        let mut work = Head { isa, scale, part, keys, values, q, out };
-        for first in (0..tokens).step_by(FULL_ATTENTION_TOKENS) {
-            work.attend(first, FULL_ATTENTION_TOKENS.min(tokens - first), rows);
+        for window in windows.clone() {
+            let bytes = attention_full_head_bytes(head_dim, window.len());
+            let (keys, values) = (&mut keys[..bytes], &mut values[..bytes]);
+            pack_keys(k, (part, &window), keys);
+            pack_values(v, (part, &window), values);
+            let window_len = window.len();
+            let mut work = Head { isa, scale, part, window_len, keys, values, q, out };
+            for first in window.clone().step_by(FULL_ATTENTION_TOKENS) {
+                work.attend(first, FULL_ATTENTION_TOKENS.min(window.end - first), rows);
+            }
         }
     }
 }
@@ -128,7 +154,7 @@ impl Features {
         self,
         tiles: &mut [Tile],
         index: usize,
-        tokens: core::ops::Range<usize>,
+        tokens: Range<usize>,
         value: impl Fn(usize) -> Tile,
     ) {
         let ((at, lane), count) = (self.place(index), self.count(index));
@@ -146,11 +172,13 @@ impl Features {
     }
 }
 
-/// One head.
+/// One head, one window of it.
 struct Head<'a> {
     isa: Isa,
     scale: f32,
     part: Features,
+    /// Tokens that see each other.
+    window_len: usize,
     keys: &'a [u8],
     values: &'a [u8],
     q: Option<&'a [Tile]>,
@@ -158,10 +186,10 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Tokens `first..first + count` against all segments.
+    /// Tokens `first..first + count` against all segments of their window.
     fn attend(&mut self, first: usize, count: usize, rows: &mut [f32]) {
-        let Head { isa, scale, part: features, .. } = *self;
-        let (head_dim, tokens) = (features.width(), features.tokens);
+        let Head { isa, scale, part: features, window_len: window, .. } = *self;
+        let head_dim = features.width();
         let (q, rest) = rows.split_at_mut(head_dim * count);
         let (part, rest) = rest.split_at_mut(head_dim * count);
         let (o, rest) = rest.split_at_mut(head_dim * count);
@@ -169,8 +197,8 @@ impl Head<'_> {
             features.read(self.q.unwrap_or(self.out), tile, first, to);
         }
         let mut running = Running::new();
-        for start in (0..tokens).step_by(SEGMENT_POSITIONS) {
-            let positions = SEGMENT_POSITIONS.min(tokens - start);
+        for start in (0..window).step_by(SEGMENT_POSITIONS) {
+            let positions = SEGMENT_POSITIONS.min(window - start);
             let groups = positions.div_ceil(LANES);
             let scores = &mut rest[..groups * LANES * count];
             let keys = &self.keys[start * head_dim * 4..][..groups * LANES * head_dim * 4];
@@ -311,14 +339,15 @@ impl Kernel for Merge<'_> {
     }
 }
 
-/// Keys as `[tokens/16][width][16]`; lanes past the last token are 0, and so is the padding.
-fn pack_keys(k: &[Tile], head: Features, keys: &mut [u8]) {
+/// Keys of a window as `[positions/16][width][16]`; lanes past the last position are 0, and so is
+/// the padding.
+fn pack_keys(k: &[Tile], (head, window): (Features, &Range<usize>), keys: &mut [u8]) {
     let tokens = head.tokens;
     for (group, keys) in keys.chunks_exact_mut(head.width() * LANES * 4).enumerate() {
         for (dim, keys) in keys.chunks_exact_mut(LANES * 4).enumerate() {
             let feature = head.first + dim;
             let tile = match dim < head.len {
-                true => &k[feature / LANES * tokens..][..tokens],
+                true => &k[feature / LANES * tokens..][window.clone()],
                 false => &[],
             };
             for (lane, key) in keys.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -329,17 +358,17 @@ fn pack_keys(k: &[Tile], head: Features, keys: &mut [u8]) {
     }
 }
 
-/// Values segment by segment, `[width/16][positions][16]`.
-fn pack_values(v: &[Tile], head: Features, values: &mut [u8]) {
-    let (tokens, width) = (head.tokens, head.width());
+/// Values of a window segment by segment, `[width/16][positions][16]`.
+fn pack_values(v: &[Tile], (head, window): (Features, &Range<usize>), values: &mut [u8]) {
+    let width = head.width();
     let mut block = [[0.0; LANES]; LANES];
-    for start in (0..tokens).step_by(SEGMENT_POSITIONS) {
-        let positions = SEGMENT_POSITIONS.min(tokens - start);
+    for start in (0..window.len()).step_by(SEGMENT_POSITIONS) {
+        let positions = SEGMENT_POSITIONS.min(window.len() - start);
         let values = &mut values[start * width * 4..][..positions * width * 4];
         for (tile, to) in values.chunks_exact_mut(positions * LANES * 4).enumerate() {
             for (at, to) in to.chunks_mut(LANES * LANES * 4).enumerate() {
                 let block = &mut block[..to.len() / (LANES * 4)];
-                head.read(v, tile, start + at * LANES, block);
+                head.read(v, tile, window.start + start + at * LANES, block);
                 let from = block.as_flattened().iter();
                 for (to, value) in to.as_chunks_mut::<4>().0.iter_mut().zip(from) {
                     *to = value.to_le_bytes();
@@ -413,6 +442,38 @@ mod tests {
                     run(first..heads, false, high);
                 }
                 assert_same_bits(&to_rows(&out, tokens), &want, "in shards");
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_is_attention_of_its_tokens_alone() {
+        let mut random = Random(43);
+        let (heads, head_dim, tokens) = (2, 80, 400);
+        let windows = [0..64, 64..65, 65..81, 81..400];
+        let scale = 0.11;
+        let [q, k, v] = [(); 3].map(|()| random.normals(tokens * heads * head_dim));
+        let run = |isa, tokens: usize, windows: &[Range<usize>], [q, k, v]: [&[f32]; 3]| {
+            let bytes = attention_full_head_bytes(head_dim, 319);
+            let workspace = FullWorkspace {
+                rows: &mut vec![f32::NAN; attention_full_workspace_len(head_dim)],
+                keys: &mut vec![0xFF; bytes],
+                values: &mut vec![0xFF; bytes],
+            };
+            let mut out = to_tile_major(q, tokens);
+            let [k, v] = [k, v].map(|x| to_tile_major(x, tokens));
+            let windows = (tokens, windows.iter().cloned());
+            let (shape, q) = ((head_dim, scale), Operand::InPlace);
+            attention_windows(isa, shape, windows, q, &k, &v, workspace, &mut out);
+            to_rows(&out, tokens)
+        };
+        for isa in Isa::available() {
+            let together = run(isa, tokens, &windows, [&q, &k, &v]);
+            for window in &windows {
+                let part = window.start * heads * head_dim..window.end * heads * head_dim;
+                let own = [&q[part.clone()], &k[part.clone()], &v[part.clone()]];
+                let alone = run(isa, window.len(), std::slice::from_ref(&(0..window.len())), own);
+                assert_same_bits(&together[part], &alone, isa.name());
             }
         }
     }

@@ -34,6 +34,7 @@ pub use decode::{
 
 pub use full::{
     FullWorkspace, attention_full, attention_full_head_bytes, attention_full_workspace_len,
+    attention_windows,
 };
 
 use crate::isa::Isa;

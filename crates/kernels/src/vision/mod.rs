@@ -1,13 +1,16 @@
 //! What an image encoder needs beside products, norms and attention: pixels to patches, positions,
 //! squares of patches, and rows of embeddings moved about.
 //!
-//! Every function fills the slice of a range of tiles (16 features) for all tokens. Patches run
-//! row by row through the image's grid: patch (y, x) is token y·columns + x.
+//! Every function fills the slice of a range of tiles (16 features) for all tokens. Where nothing
+//! else is said patches run row by row through the image's grid: patch (y, x) is token
+//! y·columns + x.
 
+mod order;
 mod positions;
 #[cfg(test)]
 mod tests;
 
+pub use order::PatchOrder;
 pub use positions::{POSITIONS_SIDE_MAX, add_positions};
 
 use crate::limits::TILE_ROWS;
@@ -41,6 +44,8 @@ impl Grid {
 pub struct Patches {
     /// The image in patches.
     pub grid: Grid,
+    /// Which patch is which token.
+    pub order: PatchOrder,
     /// Side of a patch, pixels.
     pub side: usize,
     /// Mean of each channel of pixels in 0 to 1.
@@ -79,7 +84,7 @@ impl Patches {
 /// `pixels` is RGB, row by row; `out` the tile-major slice of `tiles`. Panics unless the lengths
 /// agree.
 pub fn patchify(pixels: &[u8], patches: &Patches, tiles: Range<usize>, out: &mut [f32]) {
-    let Patches { grid, side, .. } = *patches;
+    let Patches { grid, order, side, .. } = *patches;
     assert_eq!(pixels.len(), patches.pixel_bytes(), "bytes of the pixels");
     assert_eq!(out.len(), tiles.len() * grid.len() * TILE_ROWS, "floats of the patches");
     let row_bytes = 3 * side * grid.columns;
@@ -91,8 +96,8 @@ pub fn patchify(pixels: &[u8], patches: &Patches, tiles: Range<usize>, out: &mut
             let at = pixel / side * row_bytes + pixel % side * 3 + channel;
             (channel < 3).then_some((channel, at))
         });
-        for (patch, out) in out.as_chunks_mut::<TILE_ROWS>().0.iter_mut().enumerate() {
-            let (y, x) = (patch / grid.columns, patch % grid.columns);
+        let out = out.as_chunks_mut::<TILE_ROWS>().0.iter_mut();
+        for (out, (y, x)) in out.zip(order.patches(grid)) {
             let pixels = &pixels[y * side * row_bytes + x * side * 3..];
             *out = place.map(|place| match place {
                 Some((channel, at)) => values[channel][usize::from(pixels[at])],
@@ -105,9 +110,15 @@ pub fn patchify(pixels: &[u8], patches: &Patches, tiles: Range<usize>, out: &mut
 /// Squares of `factor`² patches as one token each: feature `(dy · factor + dx) · width + c` of
 /// token (Y, X) is feature c of patch (Y·factor + dy, X·factor + dx).
 ///
-/// `x` is whole, `out` the tile-major slice of `tiles`. Panics unless the lengths agree and the
-/// grid is whole squares.
-pub fn merge_patches(x: &[f32], grid: Grid, factor: usize, tiles: Range<usize>, out: &mut [f32]) {
+/// `x` is whole, its patches in `order`; `out` is the tile-major slice of `tiles`. Panics unless
+/// the lengths agree and the grid is whole squares, which are those of the order if it has any.
+pub fn merge_patches(
+    x: &[f32],
+    (grid, order): (Grid, PatchOrder),
+    factor: usize,
+    tiles: Range<usize>,
+    out: &mut [f32],
+) {
     let whole = grid.rows.is_multiple_of(factor) && grid.columns.is_multiple_of(factor);
     assert!(factor > 0 && whole, "a grid of whole squares of {factor}");
     let merged = Grid { rows: grid.rows / factor, columns: grid.columns / factor };
@@ -122,7 +133,7 @@ pub fn merge_patches(x: &[f32], grid: Grid, factor: usize, tiles: Range<usize>, 
         let x = &x[channel * grid.len()..][..grid.len()];
         for (token, out) in out.as_chunks_mut::<TILE_ROWS>().0.iter_mut().enumerate() {
             let (y, column) = (token / merged.columns, token % merged.columns);
-            *out = x[(y * factor + dy) * grid.columns + column * factor + dx];
+            *out = x[order.token(grid, (y * factor + dy, column * factor + dx))];
         }
     }
 }

@@ -14,9 +14,12 @@ fn at(x: &[f32], tokens: usize, feature: usize, token: usize) -> f32 {
 #[test]
 fn patches_are_channels_rows_columns() {
     let mut random = Random(31);
-    for (rows, columns, side) in [(1, 1, 4), (3, 2, 14), (2, 5, 16), (4, 4, 7)] {
+    let windows = PatchOrder::Windows { square: 2, window: 2 };
+    let grids = [(1, 1, 4), (3, 2, 14), (2, 5, 16), (4, 4, 7)].map(|grid| (grid, PatchOrder::Rows));
+    for ((rows, columns, side), order) in grids.into_iter().chain([((6, 10, 4), windows)]) {
         let (mean, deviation) = ([0.5, 0.25, 0.125], [0.5, 0.229, 2.0]);
-        let patches = Patches { grid: Grid { rows, columns }, side, mean, deviation };
+        let grid = Grid { rows, columns };
+        let patches = Patches { grid, order, side, mean, deviation };
         let pixels: Vec<u8> = (0..patches.pixel_bytes()).map(|_| random.below(256) as u8).collect();
         let (tokens, tiles) = (rows * columns, patches.features().div_ceil(16));
         let mut out = vec![f32::NAN; tiles * 16 * tokens];
@@ -24,11 +27,11 @@ fn patches_are_channels_rows_columns() {
         let (low, high) = out.split_at_mut(cut * 16 * tokens);
         patchify(&pixels, &patches, 0..cut, low);
         patchify(&pixels, &patches, cut..tiles, high);
-        for token in 0..tokens {
+        for (token, (row, column)) in order.patches(grid).enumerate() {
             for feature in 0..tiles * 16 {
                 let (channel, dy, dx) =
                     (feature / side / side, feature / side % side, feature % side);
-                let (y, x) = (token / columns * side + dy, token % columns * side + dx);
+                let (y, x) = (row * side + dy, column * side + dx);
                 let want = match channel {
                     0..3 => {
                         let byte = pixels[(y * columns * side + x) * 3 + channel];
@@ -45,7 +48,11 @@ fn patches_are_channels_rows_columns() {
 #[test]
 fn squares_are_rows_columns_channels() {
     let mut random = Random(32);
-    for (rows, columns, factor, width) in [(2, 2, 2, 16), (4, 6, 2, 48), (4, 8, 4, 32)] {
+    let windows = PatchOrder::Windows { square: 2, window: 2 };
+    let grids = [(2, 2, 2, 16), (4, 6, 2, 48), (4, 8, 4, 32)].map(|grid| (grid, PatchOrder::Rows));
+    for ((rows, columns, factor, width), order) in
+        grids.into_iter().chain([((6, 10, 2, 16), windows)])
+    {
         let grid = Grid { rows, columns };
         let x = random.normals(grid.len() * width);
         let tiles = width / 16 * factor * factor;
@@ -53,13 +60,13 @@ fn squares_are_rows_columns_channels() {
         let mut out = vec![f32::NAN; tiles * 16 * tokens];
         let cut = tiles / 3;
         let (low, high) = out.split_at_mut(cut * 16 * tokens);
-        merge_patches(&x, grid, factor, 0..cut, low);
-        merge_patches(&x, grid, factor, cut..tiles, high);
+        merge_patches(&x, (grid, order), factor, 0..cut, low);
+        merge_patches(&x, (grid, order), factor, cut..tiles, high);
         for token in 0..tokens {
             let (ty, tx) = (token / (columns / factor), token % (columns / factor));
             for feature in 0..width * factor * factor {
                 let (dy, dx) = (feature / width / factor, feature / width % factor);
-                let patch = (ty * factor + dy) * columns + tx * factor + dx;
+                let patch = order.token(grid, (ty * factor + dy, tx * factor + dx));
                 let want = at(&x, grid.len(), feature % width, patch);
                 assert_eq!(at(&out, tokens, feature, token), want, "{feature} of {token}");
             }

@@ -178,6 +178,10 @@ impl ModelFile for TableFile {
         Ok(None)
     }
 
+    fn integers(&self, _: &str) -> Result<Option<Vec<u32>>, ModelError> {
+        Ok(None)
+    }
+
     fn tensor(&self, name: &str) -> Option<FileTensor> {
         self.tensors.get(name).cloned()
     }

@@ -1,0 +1,273 @@
+//! Qwen2.5-VL against Hugging Face transformers: every layer of the encoder for pictures whose
+//! windows are ragged, the three positions of every token, logits and greedy text after several
+//! pictures.
+
+#[path = "common/vision.rs"]
+#[allow(dead_code, reason = "each test uses a part")]
+mod vision;
+
+use std::path::{Path, PathBuf};
+
+use dctms_kernels::isa::Isa;
+use dctms_models::VisionMode;
+use dctms_planner::Activations;
+use serde_json::Value;
+use vision::{VisionRun, VisionSetup};
+
+/// Greatest NMSE of a layer in f32 against the reference, and greatest difference of an element,
+/// relative to the layer's largest.
+const LAYER_ERRORS_MAX: (f64, f64) = (1e-9, 1e-4);
+/// Greatest difference of a logit, relative to the largest.
+const LOGITS_DIFFERENCE_MAX: f64 = 1e-3;
+/// Least margin of the reference's best two tokens at which the same one must be picked, relative
+/// to the largest logit.
+const MARGIN_MIN: f64 = 1e-3;
+
+const NAME: &str = "vision-qwen25vl";
+
+/// What the reference says of a pair of files.
+struct Case {
+    folder: PathBuf,
+    json: Value,
+    floats: Vec<f32>,
+    rgb: Vec<u8>,
+    /// Pixels of a side of a patch.
+    patch: u32,
+}
+
+struct Layer<'a> {
+    name: String,
+    tokens: usize,
+    rows: &'a [f32],
+}
+
+impl Case {
+    fn open(folder: &Path, name: &str, patch: u32) -> Case {
+        let read = |ending: &str| {
+            let path = folder.join(format!("{name}.{ending}"));
+            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        let json: Value = serde_json::from_slice(&read("json")).expect("JSON");
+        let bytes = read("f32");
+        let floats = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        Case {
+            folder: folder.to_path_buf(),
+            floats: floats.collect(),
+            rgb: read("rgb"),
+            json,
+            patch,
+        }
+    }
+
+    fn fixture() -> Case {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+        Case::open(&folder, NAME, 4)
+    }
+
+    fn start(&self, file: &str, setup: &VisionSetup) -> VisionRun {
+        let text = self.folder.join(self.json["text_file"].as_str().expect("a name"));
+        let keep: Vec<String> = self.layers(0).map(|layer| layer.name).collect();
+        VisionRun::start(&text, &self.folder.join(file), setup, &keep)
+    }
+
+    fn files(&self) -> Vec<&str> {
+        let files = self.json["mmproj_files"].as_array().expect("names");
+        files.iter().map(|file| file.as_str().expect("a name")).collect()
+    }
+
+    fn image_count(&self) -> usize {
+        self.json["images"].as_array().expect("pictures").len()
+    }
+
+    /// Grid, first row and pixels of a picture.
+    fn image(&self, index: usize) -> ([u32; 2], u32, &[u8]) {
+        let of = |index: usize| {
+            let image = &self.json["images"][index];
+            let grid = integers(&image["grid"]);
+            let row = image["first_row"].as_u64().expect("a row") as u32;
+            ([grid[0], grid[1]], row)
+        };
+        let bytes =
+            |[rows, columns]: [u32; 2]| (rows * columns * self.patch * self.patch * 3) as usize;
+        let before: usize = (0..index).map(|index| bytes(of(index).0)).sum();
+        let (grid, row) = of(index);
+        (grid, row, &self.rgb[before..][..bytes(grid)])
+    }
+
+    fn layers(&self, image: usize) -> impl Iterator<Item = Layer<'_>> {
+        let layers = self.json["images"][image]["layers"].as_array().expect("layers");
+        layers.iter().map(|layer| {
+            let number = |key: &str| layer[key].as_u64().expect("a number") as usize;
+            let (tokens, features) = (number("tokens"), number("features"));
+            let rows = &self.floats[number("offset_f32")..][..tokens * features];
+            Layer { name: layer["name"].as_str().expect("a name").to_string(), tokens, rows }
+        })
+    }
+
+    /// The prompt, and for each of its tokens 0 or one more than its row.
+    fn prompt(&self) -> (Vec<u32>, Vec<u32>) {
+        (integers(&self.json["token_ids"]), integers(&self.json["rows"]))
+    }
+
+    fn logits(&self) -> &[f32] {
+        let at = self.json["logits_offset_f32"].as_u64().expect("a number") as usize;
+        &self.floats[at..]
+    }
+
+    fn setup(&self) -> VisionSetup {
+        VisionSetup {
+            isa: Isa::detect_best(),
+            lanes: 2,
+            activations: Activations::Float,
+            context: (self.prompt().0.len() as u64, 64),
+            chunk: 32,
+            image_tokens: 1024,
+            mode: VisionMode::Serial,
+        }
+    }
+}
+
+fn integers(value: &Value) -> Vec<u32> {
+    let values = value.as_array().expect("integers").iter();
+    values.map(|value| value.as_u64().expect("an integer") as u32).collect()
+}
+
+/// Σ(x − reference)²/Σ reference², and the largest difference by the largest reference.
+fn errors(got: &[f32], want: &[f32]) -> (f64, f64) {
+    assert_eq!(got.len(), want.len(), "elements");
+    let (mut error, mut power, mut difference, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
+    for (got, want) in got.iter().zip(want) {
+        let (got, want) = (f64::from(*got), f64::from(*want));
+        error += (got - want).powi(2);
+        power += want * want;
+        difference = difference.max((got - want).abs());
+        largest = largest.max(want.abs());
+    }
+    (error / power, difference / largest)
+}
+
+fn best(logits: &[f32]) -> u32 {
+    let better = |best: usize, next: usize| if logits[next] > logits[best] { next } else { best };
+    (0..logits.len()).reduce(better).expect("logits") as u32
+}
+
+/// Compares a file's layers, positions, logits and greedy text with the reference.
+fn compare(case: &Case, file: &str, (nmse_max, difference_max): (f64, f64), print: bool) {
+    let mut run = case.start(file, &case.setup());
+    let exact = nmse_max <= LAYER_ERRORS_MAX.0;
+    for image in 0..case.image_count() {
+        let (grid, first_row, rgb) = case.image(image);
+        run.encode(rgb, grid, first_row);
+        for layer in case.layers(image) {
+            let (nmse, difference) = errors(&run.rows(&layer.name, layer.tokens), layer.rows);
+            let about = format!("{file} picture {image} {}", layer.name);
+            if print {
+                println!("{about}: NMSE {nmse:.2e}, largest {difference:.2e}");
+            }
+            assert!(nmse <= nmse_max, "{about}: NMSE {nmse:e}");
+            assert!(difference <= difference_max, "{about}: difference {difference:e}");
+        }
+    }
+    let (tokens, rows) = case.prompt();
+    let mut logits = run.prefill(&tokens, &rows);
+    let positions = case.json["positions"].as_array().expect("positions");
+    for (index, three) in run.rotary_positions(tokens.len() as u32).iter().enumerate() {
+        assert_eq!(integers(&positions[index]), three, "position {index}");
+    }
+    let (nmse, difference) = errors(&logits, case.logits());
+    if print {
+        println!("{file} logits: NMSE {nmse:.2e}, largest {difference:.2e}");
+    }
+    assert!(nmse <= nmse_max.max(1e-6), "{file} logits: NMSE {nmse:e}");
+    assert!(!exact || difference <= LOGITS_DIFFERENCE_MAX, "{file} logits: {difference:e}");
+    let largest = case.logits().iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+    let greedy = &case.json["greedy"];
+    let margins = greedy["margins"].as_array().expect("margins");
+    for (step, want) in integers(&greedy["token_ids"]).into_iter().enumerate() {
+        let margin = margins[step].as_f64().expect("a number") / f64::from(largest);
+        let certain = exact && margin >= MARGIN_MIN;
+        assert!(!certain || best(&logits) == want, "{file} token {step}: not {want}");
+        logits = run.decode(want);
+    }
+}
+
+#[test]
+fn layers_positions_logits_and_text_are_the_references() {
+    let case = Case::fixture();
+    for file in case.files() {
+        compare(&case, file, LAYER_ERRORS_MAX, false);
+    }
+}
+
+/// Encodes every picture and asks; all bits that come of it.
+fn answer(case: &Case, file: &str, setup: &VisionSetup) -> (Vec<u32>, VisionRun) {
+    let mut run = case.start(file, setup);
+    let mut bits = Vec::new();
+    for image in (0..case.image_count()).rev() {
+        let (grid, first_row, rgb) = case.image(image);
+        run.encode(rgb, grid, first_row);
+        for layer in case.layers(image) {
+            bits.extend(run.rows(&layer.name, layer.tokens));
+        }
+    }
+    let (tokens, rows) = case.prompt();
+    bits.extend(run.prefill(&tokens, &rows));
+    bits.extend(run.decode(7));
+    (bits.into_iter().map(f32::to_bits).collect(), run)
+}
+
+#[test]
+fn one_answer_for_any_lanes_instruction_set_chunk_and_mode() {
+    let case = Case::fixture();
+    let file = case.files()[1];
+    let mut answers = Vec::new();
+    for isa in Isa::available() {
+        for (lanes, chunk) in [(1, 64), (2, 3), (3, 50)] {
+            for mode in VisionMode::ALL {
+                let setup = VisionSetup { isa, lanes, chunk, mode, ..case.setup() };
+                answers.push(answer(&case, file, &setup).0);
+            }
+        }
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+/// No buffer is as large as patches times patches, nor is the gate's or the other product whole.
+#[test]
+fn values_of_a_layer_bound_what_passes() {
+    let case = Case::fixture();
+    let run = VisionRun::start(
+        &case.folder.join(case.json["text_file"].as_str().expect("a name")),
+        &case.folder.join(case.files()[0]),
+        &case.setup(),
+        &[],
+    );
+    let program = &run.plan.program;
+    let phase = program.phase_named("vision");
+    let vision = program.tensors.iter().zip(&run.plan.placements);
+    let vision = vision.filter(|(tensor, _)| tensor.phase == phase);
+    // The most patches of a tile, the encoder's width, its feed-forward width in whole tiles.
+    let (patches, width, feed_forward) = (4096u64, 48, 96);
+    for (tensor, placement) in vision.clone() {
+        let wide = patches * feed_forward.max(4 * width) * 4;
+        assert!(placement.bytes <= wide, "{}: {} bytes", tensor.name, placement.bytes);
+    }
+    let gated = vision.filter(|(tensor, _)| tensor.name.contains("ffn_up"));
+    assert_eq!(gated.count(), 0, "a product of a gated layer is whole");
+}
+
+/// Full width and fewer layers: `scripts/make_vision_fixtures.py --real DIRECTORY`, then this with
+/// `DCTMS_VISION_REAL=DIRECTORY`.
+#[test]
+#[ignore = "needs the files that scripts/make_vision_fixtures.py --real makes"]
+fn full_width() {
+    let folder = PathBuf::from(std::env::var("DCTMS_VISION_REAL").expect("a directory"));
+    let case = Case::open(&folder, "qwen2.5-vl-3b-reduced", 14);
+    for file in case.files() {
+        let errors_max = match file.contains("q8_0") {
+            true => (1e-3, f64::INFINITY),
+            false => LAYER_ERRORS_MAX,
+        };
+        compare(&case, file, errors_max, true);
+    }
+}
