@@ -24,7 +24,8 @@ demo-vision: $(MODEL) build
 test: lint docs models unit plans
 
 build:
-	$(CARGO) build --release --locked --package dctms
+	$(CARGO) build --release --locked --package dctms --package dctms-baseline \
+		--package dctms-experiment
 
 $(MODEL):
 	$(PYTHON) scripts/fetch_models.py

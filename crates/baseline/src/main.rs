@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dctms-baseline dynamic|prototype MODEL.dctms --max-input N --max-output M [--lanes L]
-//!                [--prefill-chunk C] [--kv-type f16|f32|q8_0]
+//!                [--prefill-chunk C] [--kv-type f16|f32|q8_0] [--logits-sha]
 //! dctms-baseline bursts BYTES | churn FILE | burner
 //! ```
 
@@ -12,14 +12,14 @@ use std::process::ExitCode;
 
 use dctms_baseline::neighbour::{Neighbour, run};
 use dctms_baseline::serve::serve;
-use dctms_baseline::system::{Kind, System};
+use dctms_baseline::system::{Digest, Kind, System};
 use dctms_engine::artefact::Weights;
 use dctms_engine::session::library_settings;
 use dctms_engine::{EngineError, Model};
 use dctms_ir::Dtype;
 
 const USAGE: &str = "dctms-baseline dynamic|prototype MODEL.dctms --max-input N --max-output M \
-                     [--lanes L] [--prefill-chunk C] [--kv-type T], or bursts BYTES, churn FILE, \
+                     [--lanes L] [--prefill-chunk C] [--kv-type T] [--logits-sha], or bursts BYTES, churn FILE, \
                      burner";
 
 fn main() -> ExitCode {
@@ -55,8 +55,14 @@ fn answer(kind: Kind, model: &Path, options: &[&str]) -> Result<(), EngineError>
     let usage = |what: &str| EngineError::new(dctms_engine::Class::Usage, what.to_string());
     let mut settings = library_settings(0)?;
     let mut lanes = settings.machine.lanes;
-    for pair in options.chunks(2) {
-        let [name, value] = pair else { return Err(usage(USAGE)) };
+    let mut options = options.iter();
+    let mut digest = Digest::Skipped;
+    while let Some(name) = options.next() {
+        if *name == "--logits-sha" {
+            digest = Digest::Computed;
+            continue;
+        }
+        let value = options.next().ok_or_else(|| usage(USAGE))?;
         let number = || value.parse::<u64>().map_err(|_| usage(&format!("{name} {value}?")));
         match *name {
             "--max-input" => settings.max_input_tokens = Some(number()?),
@@ -74,6 +80,6 @@ fn answer(kind: Kind, model: &Path, options: &[&str]) -> Result<(), EngineError>
     let model = Model::open(model)?.weighted(Weights::Mapped);
     let mut system = System::start(model, &settings, kind)?;
     let (input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
-    serve(&mut system, &mut BufReader::new(input), &mut output)
+    serve(&mut system, digest, &mut BufReader::new(input), &mut output)
         .map_err(|error| EngineError::new(dctms_engine::Class::System, error.to_string()))
 }

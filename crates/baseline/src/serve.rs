@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! → {"prompt": "…", "max_tokens": 32}
-//! ← {"text": "…", "prompt_tokens": 40, "output_tokens": 32, "first_token_s": …, "decode_s": …}
+//! ← {"text": "…", "prompt_tokens": 40, "decode_tokens": 32, "ttft_ms": …, "decode_ms": …}
 //! ```
 //!
 //! A request that cannot be answered gets `{"error": "…"}`, and the process lives on.
@@ -13,14 +13,15 @@ use std::io::{BufRead, Write};
 use dctms_engine::{Class, EngineError};
 use serde_json::{Value, json};
 
-use crate::system::{Answer, Limits, System};
+use crate::system::{Answer, Digest, Limits, System};
 
-/// Answers every line of `input`; says `{"ready": true}` first.
+/// Answers every line of `input`, with the digest of logits if wanted; says `{"ready": true}` first.
 ///
 /// # Errors
 /// A stream that breaks.
 pub fn serve(
     system: &mut System,
+    digest: Digest,
     input: &mut dyn BufRead,
     output: &mut dyn Write,
 ) -> std::io::Result<()> {
@@ -28,7 +29,7 @@ pub fn serve(
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
         if !line.trim().is_empty() {
-            let answer = answer(system, &line);
+            let answer = answer(system, &line, digest);
             let answer = answer.unwrap_or_else(|error| json!({ "error": error.to_string() }));
             say(output, &answer)?;
         }
@@ -42,12 +43,11 @@ fn say(output: &mut dyn Write, value: &Value) -> std::io::Result<()> {
     output.flush()
 }
 
-fn answer(system: &mut System, line: &str) -> Result<Value, EngineError> {
+fn answer(system: &mut System, line: &str, digest: Digest) -> Result<Value, EngineError> {
     let usage = |what: String| EngineError::new(Class::Usage, what);
     let request: Value = serde_json::from_str(line).map_err(|error| usage(error.to_string()))?;
     let prompt = request["prompt"].as_str().ok_or_else(|| usage("no \"prompt\"".to_string()))?;
     let tokens = request["max_tokens"].as_u64().unwrap_or(256) as usize;
-    let digest = request["digest"].as_bool().unwrap_or(false);
     let answer = system.answer(prompt, Limits { tokens, digest })?;
     Ok(described(&answer))
 }
@@ -56,9 +56,9 @@ fn described(answer: &Answer) -> Value {
     let mut value = json!({
         "text": answer.text,
         "prompt_tokens": answer.prompt_tokens,
-        "output_tokens": answer.tokens.len(),
-        "first_token_s": answer.first_token_s,
-        "decode_s": answer.decode_s,
+        "decode_tokens": answer.tokens.len(),
+        "ttft_ms": answer.first_token_s * 1e3,
+        "decode_ms": answer.decode_s * 1e3,
     });
     if let Some(digest) = answer.logits_sha256 {
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -16,7 +16,7 @@ use dctms_kernels::isa::Isa;
 use dctms_kernels::sample::{LogitsRow, RandomState, SampleParameters, sample};
 use dctms_models::names;
 use dctms_text::{ControlTokens, LeadingSpace, StreamDecoder, Tokenizer};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
 use crate::cache::{Cache, Growth};
 use crate::memory::Block;
@@ -79,7 +79,16 @@ pub struct Limits {
     /// Most tokens generated.
     pub tokens: usize,
     /// Whether logits are hashed.
-    pub digest: bool,
+    pub digest: Digest,
+}
+
+/// Whether the logits of sampled steps are hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digest {
+    /// SHA-256 over all rows.
+    Computed,
+    /// Not.
+    Skipped,
 }
 
 /// A model that stays up.
@@ -194,7 +203,7 @@ impl System {
             }
         }
         answer.prompt_tokens = prompt.len();
-        let mut hash = limits.digest.then(Sha256::new);
+        let mut hash = (limits.digest == Digest::Computed).then(Sha256::new);
         let chunk = self.bounds.prefill_chunk as usize;
         for (index, part) in prompt.chunks(chunk).enumerate() {
             self.prefill(part, (index * chunk) as u32);

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dctms_baseline::system::{Answer, Kind, Limits, System};
+use dctms_baseline::system::{Answer, Digest, Kind, Limits, System};
 use dctms_engine::artefact::Weights;
 use dctms_engine::artefact::write::Outline;
 use dctms_engine::generation::{
@@ -83,7 +83,7 @@ fn every_system_gives_the_same_bits() {
             // Twice: the second request finds what the first one left.
             for _ in 0..2 {
                 let mut answer = Answer::default();
-                let limits = Limits { tokens: OUTPUT, digest: true };
+                let limits = Limits { tokens: OUTPUT, digest: Digest::Computed };
                 system.generate(&prompt, limits, &mut answer, &mut |_, _| false).expect("answers");
                 assert_eq!(answer.tokens, expected.tokens, "{name} {kind:?}");
                 assert_eq!(answer.logits_sha256, expected.logits_sha256, "{name} {kind:?}");

@@ -19,6 +19,8 @@ dctms: language models inside a memory envelope that is proven before they run
   dctms inspect [MODEL]           metadata, tensors and types of a model file
   dctms pack FILE.csv             place buffers in one arena
   dctms synth SHAPE MIX -o FILE   a model of random weights at a published shape
+  dctms experiment --model FILE --out DIR
+                                  the paper's experiment beside other systems (--quick, --help)
   dctms help [COMMAND]            this text, or all options of a command
 
 Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
@@ -166,6 +168,15 @@ dctms pack FILE.csv [options]     places buffers (id,lower,upper,size) in one ar
   --svg FILE              a picture
 ";
 
+const EXPERIMENT: &str = "\
+dctms experiment --model FILE --out DIR [options]
+dctms experiment --envelope --model FILE [--model FILE …] --out DIR
+
+  Runs dynamic memory management, the paper's prototype and dctms side by side, with and without
+  memory pressure, and reports. A program of its own (dctms-experiment, beside this one) does it:
+  dctms experiment --help lists its options.
+";
+
 const SYNTH: &str = "\
 dctms synth SHAPE MIX -o FILE [--seed N]    a model of random weights at a published shape
 
@@ -186,6 +197,7 @@ pub fn of(command: &str) -> Option<[&'static str; 2]> {
         "inspect" => [INSPECT, ""],
         "pack" => [PACK, ""],
         "synth" => [SYNTH, ""],
+        "experiment" => [EXPERIMENT, ""],
         "help" | "version" => [GENERAL, ""],
         _ => return None,
     })

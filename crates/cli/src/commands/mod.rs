@@ -7,6 +7,7 @@ pub mod compile;
 pub mod diff;
 pub mod doctor;
 pub mod eval;
+pub mod experiment;
 pub mod files;
 pub mod hash;
 mod help;
@@ -49,6 +50,7 @@ pub fn dispatch() -> Result<(), Failure> {
         "bench" => bench::run(&mut parser),
         "compile" => compile::run(&mut parser),
         "doctor" => doctor::run(&mut parser),
+        "experiment" => experiment::run(&mut parser),
         "help" => help(&mut parser),
         "version" => say(&format!("dctms {}\n", env!("CARGO_PKG_VERSION"))),
         other => Err(unknown_command(other)),

@@ -1,0 +1,328 @@
+//! The envelope table: what `dctms` predicts against what the kernel counts, over models and
+//! bounds, one process for each combination.
+//!
+//! The prediction is the plan's M_max; the measurement is the process's `VmHWM` when it has
+//! answered, which covers loading. A row is on disk when it is measured, so a run can be stopped
+//! and goes on.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::plot::charts::{Guide, points};
+use crate::plot::{png, svg};
+use crate::progress::Progress;
+use crate::report::{STYLE, escape, mebibytes};
+use crate::statistics::percentile;
+
+/// Bounds and settings of one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Combination {
+    /// Tokens of a prompt, tokens generated.
+    pub bounds: (u64, u64),
+    /// Lanes.
+    pub lanes: u64,
+    /// Tokens of a prefill step.
+    pub chunk: u64,
+    /// Type of keys and values.
+    pub kv_type: &'static str,
+    /// Sequences.
+    pub sequences: u64,
+}
+
+const fn of(
+    bounds: (u64, u64),
+    lanes: u64,
+    chunk: u64,
+    kv_type: &'static str,
+    sequences: u64,
+) -> Combination {
+    Combination { bounds, lanes, chunk, kv_type, sequences }
+}
+
+/// Every value of each setting, and each pair of values of two settings that pull on the same
+/// term of the envelope.
+pub const COMBINATIONS: [Combination; 12] = [
+    of((128, 16), 1, 32, "f16", 1),
+    of((128, 16), 2, 256, "f16", 1),
+    of((512, 64), 2, 256, "f16", 1),
+    of((512, 64), 2, 64, "f32", 1),
+    of((512, 64), 1, 512, "q8_0", 1),
+    of((512, 64), 4, 128, "f16", 1),
+    of((512, 64), 2, 128, "f16", 4),
+    of((1024, 256), 2, 256, "q8_0", 2),
+    of((1024, 256), 1, 256, "f32", 1),
+    of((2048, 256), 2, 256, "f16", 1),
+    of((2048, 256), 2, 512, "q8_0", 4),
+    of((4096, 512), 2, 256, "f16", 1),
+];
+
+/// A measured combination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// File name of the model.
+    pub model: String,
+    /// The settings as they stand in the file.
+    pub settings: String,
+    /// M_max, bytes.
+    pub predicted: u64,
+    /// `VmHWM`, bytes.
+    pub measured: u64,
+}
+
+impl Row {
+    /// Measured over predicted.
+    #[must_use]
+    pub fn tightness(&self) -> f64 {
+        self.measured as f64 / self.predicted as f64
+    }
+}
+
+const HEADER: &str = "model,max_input,max_output,lanes,chunk,kv_type,sequences,predicted_bytes,\
+                      measured_bytes,tightness";
+
+impl Combination {
+    fn fields(&self) -> String {
+        let ((input, output), lanes, chunk) = (self.bounds, self.lanes, self.chunk);
+        format!("{input},{output},{lanes},{chunk},{},{}", self.kv_type, self.sequences)
+    }
+
+    fn words(&self) -> Vec<String> {
+        let pairs = [
+            ("--max-input", self.bounds.0.to_string()),
+            ("--max-output", self.bounds.1.to_string()),
+            ("--lanes", self.lanes.to_string()),
+            ("--prefill-chunk", self.chunk.to_string()),
+            ("--kv-type", self.kv_type.to_string()),
+            ("--sequences", self.sequences.to_string()),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_string(), value]).collect()
+    }
+}
+
+/// Measures every model under every combination that is not measured yet, and writes the table.
+///
+/// # Errors
+/// Files that cannot be written; a run that fails for another reason than its bounds.
+pub fn run(
+    dctms: &Path,
+    models: &[PathBuf],
+    out: &Path,
+    progress: &mut Progress,
+) -> Result<Vec<Row>, String> {
+    let fault = |error: std::io::Error| format!("{}: {error}", out.display());
+    std::fs::create_dir_all(out).map_err(fault)?;
+    let path = out.join("envelope.csv");
+    let mut rows = parse(&std::fs::read_to_string(&path).unwrap_or_default());
+    std::fs::write(&path, csv(&rows)).map_err(fault)?;
+    let mut file = OpenOptions::new().append(true).open(&path).map_err(fault)?;
+    let name = |model: &Path| model.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let is_open = |rows: &[Row], model: &str, settings: &str| {
+        !rows.iter().any(|row| row.model == model && row.settings == settings)
+    };
+    let open = models.iter().flat_map(|model| COMBINATIONS.iter().map(|it| (name(model), it)));
+    progress.begin(open.filter(|(model, it)| is_open(&rows, model, &it.fields())).count(), None);
+    for model in models {
+        for combination in &COMBINATIONS {
+            let (name, settings) = (name(model), combination.fields());
+            if !is_open(&rows, &name, &settings) {
+                continue;
+            }
+            let start = std::time::Instant::now();
+            match measure(dctms, model, combination, out)? {
+                Some((predicted, measured)) => {
+                    let row = Row { model: name, settings, predicted, measured };
+                    writeln!(file, "{}", line(&row)).map_err(fault)?;
+                    progress.step(&format!("{} {}", row.model, row.settings), start.elapsed());
+                    rows.push(row);
+                }
+                None => progress.note(&format!("{name} {settings}: over the model's context")),
+            }
+        }
+    }
+    progress.end();
+    Ok(rows)
+}
+
+/// Tokens that are run: a whole arena is resident from the start, so what is run beyond a few
+/// steps of each phase does not change the peak.
+const PROMPT_TOKENS: u64 = 96;
+const OUTPUT_TOKENS: u64 = 8;
+
+/// Predicted and measured bytes; `None` for bounds beyond the model's context.
+fn measure(
+    dctms: &Path,
+    model: &Path,
+    combination: &Combination,
+    out: &Path,
+) -> Result<Option<(u64, u64)>, String> {
+    let ids = out.join("prompt.ids");
+    let tokens = PROMPT_TOKENS.min(combination.bounds.0);
+    let text: Vec<String> = (0..tokens).map(|index| (index % 200 + 3).to_string()).collect();
+    std::fs::write(&ids, text.join(" ")).map_err(|error| error.to_string())?;
+    let mut command = Command::new(dctms);
+    command.arg("run").arg(model).args(combination.words()).args(["--ignore-eos", "--json"]);
+    command.arg("--prompt-ids").arg(&ids);
+    command.args(["-n", &OUTPUT_TOKENS.min(combination.bounds.1).to_string()]);
+    let done = command.output().map_err(|error| format!("{}: {error}", dctms.display()))?;
+    let _ = std::fs::remove_file(&ids);
+    if done.status.code() == Some(4) {
+        return Ok(None);
+    }
+    let said = || String::from_utf8_lossy(&done.stderr).trim().to_string();
+    let value: Value = serde_json::from_slice(&done.stdout)
+        .map_err(|_| format!("{command:?}: {}: {}", done.status, said()))?;
+    let bytes = |name: &str| value[name].as_u64().ok_or_else(|| format!("no {name}: {value}"));
+    Ok(Some((bytes("m_max_bytes")?, bytes("peak_bytes")?)))
+}
+
+fn line(row: &Row) -> String {
+    let Row { model, settings, predicted, measured } = row;
+    format!("{model},{settings},{predicted},{measured},{:.5}", row.tightness())
+}
+
+fn csv(rows: &[Row]) -> String {
+    let lines = rows.iter().map(|row| line(row) + "\n");
+    std::iter::once(format!("{HEADER}\n")).chain(lines).collect()
+}
+
+/// The rows of a file; lines that were cut off are left out.
+fn parse(text: &str) -> Vec<Row> {
+    let row = |line: &str| -> Option<Row> {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [model, settings @ .., predicted, measured, tightness] = &fields[..] else {
+            return None;
+        };
+        let whole = settings.len() == 6 && tightness.len() == "0.00000".len();
+        Some(Row {
+            model: model.to_string(),
+            settings: settings.join(","),
+            predicted: predicted.parse().ok().filter(|_| whole)?,
+            measured: measured.parse().ok()?,
+        })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// What the table shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Combinations.
+    pub count: usize,
+    /// How many passed M_max.
+    pub violations: usize,
+    /// Median of measured over predicted.
+    pub median: f64,
+    /// Least of measured over predicted.
+    pub least: f64,
+    /// Greatest of measured over predicted.
+    pub greatest: f64,
+}
+
+/// The verdict on rows.
+#[must_use]
+pub fn verdict(rows: &[Row]) -> Verdict {
+    let mut ratios: Vec<f64> = rows.iter().map(Row::tightness).collect();
+    ratios.sort_by(f64::total_cmp);
+    Verdict {
+        count: rows.len(),
+        violations: rows.iter().filter(|row| row.measured > row.predicted).count(),
+        median: percentile(&ratios, 0.5),
+        least: ratios.first().copied().unwrap_or(0.0),
+        greatest: ratios.last().copied().unwrap_or(0.0),
+    }
+}
+
+/// Writes the plots and the page of the table.
+///
+/// # Errors
+/// Files that cannot be written.
+pub fn report(rows: &[Row], out: &Path, machine: &[(String, String)]) -> Result<(), String> {
+    let fault = |error: std::io::Error| format!("{}: {error}", out.display());
+    let mut models: Vec<&str> = rows.iter().map(|row| row.model.as_str()).collect();
+    models.dedup();
+    let series = |value: fn(&Row) -> (f64, f64)| -> Vec<(String, Vec<(f64, f64)>)> {
+        let of = |model: &&str| {
+            let own = rows.iter().filter(|row| row.model == *model);
+            (model.trim_end_matches(".gguf").to_string(), own.map(value).collect())
+        };
+        models.iter().map(of).collect()
+    };
+    let sizes = points(
+        "Peak of the process against M_max; the line is equality",
+        ("M_max, MiB", "VmHWM, MiB"),
+        &series(|row| (mebibytes(row.predicted), mebibytes(row.measured))),
+        Guide::Equality,
+    );
+    let tightness = points(
+        "Tightness: peak of the process over M_max",
+        ("M_max, MiB", "VmHWM / M_max"),
+        &series(|row| (mebibytes(row.predicted), row.tightness())),
+        Guide::None,
+    );
+    std::fs::create_dir_all(out.join("plots")).map_err(fault)?;
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Envelope</title>\
+         \n<style>{STYLE}</style></head><body>\n<h1>Predicted and measured memory</h1>\n"
+    );
+    let all = verdict(rows);
+    page += &format!(
+        "<p>{} combinations, {} violations, median tightness {:.4} (least {:.4}, greatest \
+         {:.4}).</p>\n",
+        all.count, all.violations, all.median, all.least, all.greatest
+    );
+    for (name, figure) in [("envelope-sizes", &sizes), ("envelope-tightness", &tightness)] {
+        std::fs::write(out.join(format!("plots/{name}.png")), png(figure)).map_err(fault)?;
+        page += &svg(figure);
+    }
+    page += "<table>\n<tr><th>model</th><th>N, M, lanes, chunk, KV type, sequences</th>\
+             <th>M_max</th><th>VmHWM</th><th>tightness</th></tr>\n";
+    for row in rows {
+        page += &format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.4}</td></tr>\n",
+            escape(&row.model),
+            row.settings.replace(',', ", "),
+            row.predicted,
+            row.measured,
+            row.tightness()
+        );
+    }
+    page += "</table>\n<table>\n";
+    for (name, value) in machine {
+        page += &format!("<tr><td>{}</td><td>{}</td></tr>\n", escape(name), escape(value));
+    }
+    page += "</table>\n</body></html>\n";
+    std::fs::write(out.join("envelope.html"), page).map_err(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_round_trip_and_cut_lines_are_measured_again() {
+        let row = |predicted, measured| Row {
+            model: "m.gguf".to_string(),
+            settings: COMBINATIONS[0].fields(),
+            predicted,
+            measured,
+        };
+        let rows = [row(1000, 990), row(1000, 1001), row(1000, 970)];
+        let text = csv(&rows);
+        assert_eq!(parse(&text), rows);
+        assert_eq!(parse(&text[..text.len() - 3]), rows[..2]);
+        let verdict = verdict(&rows);
+        assert_eq!((verdict.count, verdict.violations), (3, 1));
+        assert!((verdict.median - 0.99).abs() < 1e-12);
+    }
+
+    #[test]
+    fn combinations_differ() {
+        for (index, one) in COMBINATIONS.iter().enumerate() {
+            assert!(!COMBINATIONS[..index].contains(one), "{one:?}");
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Words to an experiment.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lexopt::prelude::*;
+
+use crate::child::{Asked, SystemCommand};
+use crate::condition::{Condition, NeighbourSettings};
+use crate::prompts::prompts;
+use crate::protocol::{DYNAMIC, PRODUCT, Plan};
+
+/// What the words ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// The experiment.
+    Experiment(Box<Experiment>),
+    /// The envelope table.
+    Envelope {
+        /// The product.
+        dctms: PathBuf,
+        /// The models.
+        models: Vec<PathBuf>,
+        /// Where results go.
+        out: PathBuf,
+    },
+    /// The usage.
+    Help,
+}
+
+/// An experiment, and what has to be made before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Experiment {
+    /// The protocol.
+    pub plan: Plan,
+    /// The product.
+    pub dctms: PathBuf,
+    /// The model.
+    pub model: PathBuf,
+    /// Compiled models that must be there: one for each system that maps weights.
+    pub compiled: Vec<PathBuf>,
+    /// Bounds and rounds, for people.
+    pub settings: Vec<(String, String)>,
+    /// Only the report is made anew.
+    pub report_only: bool,
+}
+
+/// The usage.
+pub const USAGE: &str = "\
+dctms experiment --model FILE --out DIR [options]
+dctms experiment --envelope --model FILE [--model FILE …] --out DIR
+
+Systems (all run interleaved; each stays up)
+  --systems LIST          of dynamic,prototype,dctms (all three)
+  --llama-server FILE     llama.cpp's server, mapped (its default) and not mapped
+  --adapter NAME=COMMAND  any program that answers lines of JSON as dctms run --requests does;
+                          words are separated by blanks
+Conditions
+  --conditions LIST       of none,burner,bursts,churn,group-1.05-m-max,group-m-max,
+                          group-0.9-dynamic (all; groups need root, and are skipped by name)
+  --burst-bytes N         of the neighbour that allocates (1073741824)
+  --churn-bytes N         of the file that is read (4294967296)
+Size
+  --rounds N              calls of each prompt without disturbance (50)
+  --pressure-rounds N     under each other condition (as --rounds)
+  --max-output M          tokens of an answer (256)
+  --max-input N           tokens of a prompt (1024)
+  --lanes L               threads of every system (2)
+  --prompts FILE.json     other prompts
+  --quick                 3 rounds, 16 tokens, conditions none, burner and group-1.05-m-max,
+                          two and a half minutes at most
+  --call-limit S          longest call (300), --cell-limit S all calls of a cell (3600)
+  --deadline S            stops after so long; the same command goes on
+Other
+  --work DIR              compiled models and scratch files (DIR/work); not results
+  --report-only           the report of what is there
+  --dctms FILE --baseline FILE   the programs, where they are not beside this one
+";
+
+/// Reads the words.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn parse(parser: &mut lexopt::Parser) -> Result<Task, String> {
+    let words = Words::read(parser)?;
+    if words.help {
+        return Ok(Task::Help);
+    }
+    let out = words.out.clone().ok_or("--out DIR is needed")?;
+    if words.envelope {
+        let models = words.models.clone();
+        if models.is_empty() {
+            return Err("--model FILE is needed".to_string());
+        }
+        return Ok(Task::Envelope { dctms: words.dctms, models, out });
+    }
+    let [model] = &words.models[..] else {
+        return Err("one --model FILE is needed".to_string());
+    };
+    words.experiment(model, &out).map(Box::new).map(Task::Experiment)
+}
+
+/// The options as they stand.
+struct Words {
+    models: Vec<PathBuf>,
+    out: Option<PathBuf>,
+    work: Option<PathBuf>,
+    dctms: PathBuf,
+    baseline: PathBuf,
+    systems: Vec<String>,
+    llama: Option<PathBuf>,
+    adapters: Vec<SystemCommand>,
+    conditions: Vec<Condition>,
+    bursts: u64,
+    churn: u64,
+    rounds: u64,
+    pressure_rounds: Option<u64>,
+    max_output: u64,
+    max_input: u64,
+    lanes: u64,
+    prompts: Option<PathBuf>,
+    call_limit: u64,
+    cell_limit: u64,
+    deadline: Option<u64>,
+    report_only: bool,
+    envelope: bool,
+    help: bool,
+}
+
+/// Own systems by name.
+const SYSTEMS: [&str; 3] = [DYNAMIC, "prototype", PRODUCT];
+/// The first port that servers get.
+const FIRST_PORT: u16 = 18_431;
+
+impl Words {
+    fn new() -> Words {
+        let beside = |name: &str| {
+            let own = std::env::current_exe().ok();
+            let folder = own.and_then(|own| own.parent().map(Path::to_path_buf));
+            folder.unwrap_or_default().join(name)
+        };
+        Words {
+            models: Vec::new(),
+            out: None,
+            work: None,
+            dctms: beside("dctms"),
+            baseline: beside("dctms-baseline"),
+            systems: SYSTEMS.map(str::to_string).to_vec(),
+            llama: None,
+            adapters: Vec::new(),
+            conditions: Condition::ALL.to_vec(),
+            bursts: 1 << 30,
+            churn: 4 << 30,
+            rounds: 50,
+            pressure_rounds: None,
+            max_output: 256,
+            max_input: 1024,
+            lanes: 2,
+            prompts: None,
+            call_limit: 300,
+            cell_limit: 3600,
+            deadline: None,
+            report_only: false,
+            envelope: false,
+            help: false,
+        }
+    }
+
+    fn read(parser: &mut lexopt::Parser) -> Result<Words, String> {
+        let mut words = Words::new();
+        while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+            let Long(name) = argument else {
+                return Err(argument.unexpected().to_string());
+            };
+            let name = name.to_string();
+            words.option(&name, parser)?;
+        }
+        Ok(words)
+    }
+
+    fn option(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), String> {
+        match name {
+            "help" => self.help = true,
+            "envelope" => self.envelope = true,
+            "report-only" => self.report_only = true,
+            "quick" => {
+                (self.rounds, self.max_output) = (3, 16);
+                (self.bursts, self.deadline) = (256 << 20, Some(150));
+                self.conditions = vec![Condition::None, Condition::Burner, Condition::GroupRoom];
+            }
+            "model" => self.models.push(path(parser)?),
+            "out" => self.out = Some(path(parser)?),
+            "work" => self.work = Some(path(parser)?),
+            "dctms" => self.dctms = path(parser)?,
+            "baseline" => self.baseline = path(parser)?,
+            "llama-server" => self.llama = Some(path(parser)?),
+            "prompts" => self.prompts = Some(path(parser)?),
+            "systems" => {
+                self.systems = list(&text(parser)?);
+                let unknown = self.systems.iter().find(|it| !SYSTEMS.contains(&it.as_str()));
+                if let Some(unknown) = unknown {
+                    return Err(format!("--systems {unknown}: of {}", SYSTEMS.join(",")));
+                }
+            }
+            "conditions" => {
+                let all = Condition::ALL.map(Condition::name).join(",");
+                let named = |name: &String| {
+                    let unknown = || format!("--conditions {name}: of {all}");
+                    Condition::from_name(name).ok_or_else(unknown)
+                };
+                let wanted: Vec<Condition> =
+                    list(&text(parser)?).iter().map(named).collect::<Result<_, _>>()?;
+                // In our order: what one condition needs of another is measured before it.
+                let all = Condition::ALL.into_iter();
+                self.conditions = all.filter(|condition| wanted.contains(condition)).collect();
+            }
+            "adapter" => self.adapters.push(adapter(&text(parser)?)?),
+            "burst-bytes" => self.bursts = number(name, parser)?,
+            "churn-bytes" => self.churn = number(name, parser)?,
+            "rounds" => self.rounds = number(name, parser)?,
+            "pressure-rounds" => self.pressure_rounds = Some(number(name, parser)?),
+            "max-output" => self.max_output = number(name, parser)?,
+            "max-input" => self.max_input = number(name, parser)?,
+            "lanes" => self.lanes = number(name, parser)?,
+            "call-limit" => self.call_limit = number(name, parser)?,
+            "cell-limit" => self.cell_limit = number(name, parser)?,
+            "deadline" => self.deadline = Some(number(name, parser)?),
+            other => return Err(format!("--{other}: no such option")),
+        }
+        Ok(())
+    }
+
+    fn experiment(&self, model: &Path, out: &Path) -> Result<Experiment, String> {
+        let work = self.work.clone().unwrap_or_else(|| out.join("work"));
+        let bounds = [
+            ("--max-input", self.max_input),
+            ("--max-output", self.max_output),
+            ("--lanes", self.lanes),
+        ];
+        let bounds = bounds.iter().flat_map(|(name, value)| [name.to_string(), value.to_string()]);
+        let bounds: Vec<String> = bounds.collect();
+        let shown = |path: &Path| path.display().to_string();
+        let (mut systems, mut compiled) = (Vec::new(), Vec::new());
+        for name in &self.systems {
+            let mut words = match name.as_str() {
+                PRODUCT => {
+                    let start = [shown(&self.dctms), "run".to_string(), shown(model)];
+                    let requests = ["--requests".to_string(), "-".to_string()];
+                    start.into_iter().chain(requests).collect::<Vec<_>>()
+                }
+                kind => {
+                    // A file of its own: pages of the cache belong to the group of who reads
+                    // them first.
+                    let file = work.join(format!("{kind}.dctms"));
+                    let words = vec![shown(&self.baseline), kind.to_string(), shown(&file)];
+                    compiled.push(file);
+                    words
+                }
+            };
+            words.extend(bounds.clone());
+            systems.push(SystemCommand { name: name.clone(), words, asked: Asked::Lines });
+        }
+        systems.extend(self.llama_systems(model));
+        systems.extend(self.adapters.clone());
+        let plan = Plan {
+            out: out.to_path_buf(),
+            systems,
+            conditions: self.conditions.clone(),
+            prompts: prompts(self.prompts.as_deref())?,
+            rounds: self.rounds as usize,
+            pressure_rounds: self.pressure_rounds.unwrap_or(self.rounds) as usize,
+            max_output: self.max_output,
+            call_limit: Duration::from_secs(self.call_limit),
+            cell_limit: Duration::from_secs(self.cell_limit),
+            deadline: self.deadline.map(Duration::from_secs),
+            neighbours: NeighbourSettings {
+                program: self.baseline.clone(),
+                burst_bytes: self.bursts,
+                file: work.join("churn.bin"),
+                file_bytes: self.churn,
+            },
+        };
+        Ok(Experiment {
+            settings: self.settings(&plan),
+            plan,
+            dctms: self.dctms.clone(),
+            model: model.to_path_buf(),
+            compiled,
+            report_only: self.report_only,
+        })
+    }
+
+    /// llama.cpp's server in its default mode, and without mapping.
+    fn llama_systems(&self, model: &Path) -> Vec<SystemCommand> {
+        let Some(server) = &self.llama else { return Vec::new() };
+        let context = self.max_input + self.max_output;
+        let system = |name: &str, port: u16, more: &[&str]| {
+            let words = [
+                server.display().to_string(),
+                "-m".to_string(),
+                model.display().to_string(),
+                "-c".to_string(),
+                context.to_string(),
+                "-t".to_string(),
+                self.lanes.to_string(),
+                "-tb".to_string(),
+                self.lanes.to_string(),
+                "-np".to_string(),
+                "1".to_string(),
+                "--port".to_string(),
+                port.to_string(),
+            ];
+            let words = words.into_iter().chain(more.iter().map(ToString::to_string)).collect();
+            SystemCommand { name: name.to_string(), words, asked: Asked::Http { port } }
+        };
+        vec![
+            system("llama.cpp", FIRST_PORT, &[]),
+            system("llama.cpp-no-mmap", FIRST_PORT + 1, &["--no-mmap"]),
+        ]
+    }
+
+    fn settings(&self, plan: &Plan) -> Vec<(String, String)> {
+        let conditions: Vec<&str> = plan.conditions.iter().map(|it| it.name()).collect();
+        let prompts: Vec<String> =
+            plan.prompts.iter().map(|it| format!("{} {}", it.id, it.category)).collect();
+        let mut settings = vec![
+            ("prompt tokens at most".to_string(), self.max_input.to_string()),
+            ("output tokens at most".to_string(), self.max_output.to_string()),
+            ("lanes".to_string(), self.lanes.to_string()),
+            ("rounds".to_string(), plan.rounds.to_string()),
+            ("rounds under pressure".to_string(), plan.pressure_rounds.to_string()),
+            ("conditions".to_string(), conditions.join(", ")),
+            ("prompts".to_string(), prompts.join(", ")),
+        ];
+        let words = plan.systems.iter();
+        settings.extend(words.map(|it| (format!("system {}", it.name), it.words.join(" "))));
+        settings
+    }
+}
+
+/// `NAME=COMMAND`.
+fn adapter(text: &str) -> Result<SystemCommand, String> {
+    let bad = || format!("--adapter {text}: NAME=COMMAND");
+    let (name, command) = text.split_once('=').ok_or_else(bad)?;
+    let words: Vec<String> = command.split_whitespace().map(str::to_string).collect();
+    if name.is_empty() || name.contains(',') || words.is_empty() {
+        return Err(bad());
+    }
+    Ok(SystemCommand { name: name.to_string(), words, asked: Asked::Lines })
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').filter(|word| !word.is_empty()).map(str::to_string).collect()
+}
+
+fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
+    let value = parser.value().map_err(|error| error.to_string())?;
+    value.into_string().map_err(|value| format!("{}: not UTF-8", value.display()))
+}
+
+fn path(parser: &mut lexopt::Parser) -> Result<PathBuf, String> {
+    Ok(PathBuf::from(parser.value().map_err(|error| error.to_string())?))
+}
+
+fn number(name: &str, parser: &mut lexopt::Parser) -> Result<u64, String> {
+    let text = text(parser)?;
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("--{name} {text}: a number above zero"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &str) -> Result<Task, String> {
+        parse(&mut lexopt::Parser::from_args(words.split_whitespace()))
+    }
+
+    #[test]
+    fn words_become_systems_in_order() {
+        let words = "--model m.gguf --out o --llama-server /l/llama-server --adapter mlx=py x.py \
+                     --conditions burner,none --rounds 7 --lanes 3";
+        // An adapter's command is one word of the shell; here it is cut at the blank.
+        assert!(parsed(words).is_err());
+        let words = words.replace("mlx=py x.py", "mlx=py");
+        let Ok(Task::Experiment(experiment)) = parsed(&words) else { panic!("{words}") };
+        let plan = &experiment.plan;
+        let names: Vec<&str> = plan.systems.iter().map(|it| it.name.as_str()).collect();
+        let expected = ["dynamic", "prototype", "dctms", "llama.cpp", "llama.cpp-no-mmap", "mlx"];
+        assert_eq!(names, expected);
+        assert_eq!(plan.conditions, [Condition::None, Condition::Burner]);
+        assert_eq!((plan.rounds, plan.pressure_rounds), (7, 7));
+        assert!(plan.systems[2].words.ends_with(&["--lanes".to_string(), "3".to_string()]));
+        assert_eq!(experiment.compiled.len(), 2);
+    }
+
+    #[test]
+    fn wrong_words_name_themselves() {
+        for (words, part) in [
+            ("--model m --out o --conditions storm", "storm"),
+            ("--model m --out o --systems dynamic,other", "other"),
+            ("--model m --out o --rounds 0", "--rounds 0"),
+            ("--model m", "--out"),
+            ("--out o", "--model"),
+            ("--model m --out o --what", "--what"),
+        ] {
+            let error = parsed(words).unwrap_err();
+            assert!(error.contains(part), "{words}: {error}");
+        }
+        assert_eq!(parsed("--help"), Ok(Task::Help));
+    }
+}

@@ -1,0 +1,508 @@
+//! The protocol: conditions, rounds, prompts, systems, in this order, one call at a time.
+//!
+//! Under each condition all systems are up together; in each round every prompt is asked of one
+//! system after the other (A B C A B C …), so that what disturbs a while disturbs all of them. Each
+//! call is on disk when it is done: an experiment that is stopped goes on where it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions, create_dir_all, read_to_string};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::child::{Asked, Failure, System, SystemCommand};
+use crate::condition::{Condition, GroupFacts, Neighbour, NeighbourSettings};
+use crate::group::Group;
+use crate::progress::Progress;
+use crate::prompts::Prompt;
+use crate::record::{Call, HEADER, parse_calls, text_hash};
+use crate::watch::{Sampler, faults, memory, processor_pressure_us, reset_peak};
+
+/// Everything that decides an experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where results go.
+    pub out: PathBuf,
+    /// The systems, in the order in which they are asked.
+    pub systems: Vec<SystemCommand>,
+    /// The conditions, in order.
+    pub conditions: Vec<Condition>,
+    /// The prompts.
+    pub prompts: Vec<Prompt>,
+    /// Rounds under no disturbance.
+    pub rounds: usize,
+    /// Rounds under every other condition.
+    pub pressure_rounds: usize,
+    /// Most tokens of an answer.
+    pub max_output: u64,
+    /// Longest call.
+    pub call_limit: Duration,
+    /// Longest sum of the calls of a system under a condition.
+    pub cell_limit: Duration,
+    /// After so long the program stops; what is left is done the next time.
+    pub deadline: Option<Duration>,
+    /// Neighbours.
+    pub neighbours: NeighbourSettings,
+}
+
+/// What became of a system under a condition, where it is not simply done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Name of the condition.
+    pub condition: String,
+    /// Name of the system.
+    pub system: String,
+    /// One word: `skipped`, `refused`, `ended`, `thrashed`, `cut-off`.
+    pub status: String,
+    /// Why.
+    pub detail: String,
+}
+
+/// The name of the system whose memory groups are made after.
+pub const DYNAMIC: &str = "dynamic";
+/// The name of the product.
+pub const PRODUCT: &str = "dctms";
+
+/// What is known when it is over.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Results {
+    /// Every call.
+    pub calls: Vec<Call>,
+    /// Cells that are not simply done.
+    pub cells: Vec<Cell>,
+    /// The product's bound, bytes.
+    pub m_max_bytes: Option<u64>,
+    /// Whether everything that was planned is there.
+    pub complete: bool,
+}
+
+impl Plan {
+    fn rounds_of(&self, condition: Condition) -> usize {
+        match condition {
+            Condition::None => self.rounds,
+            _ => self.pressure_rounds,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.out.join(name)
+    }
+}
+
+/// What an earlier run left.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn read_results(out: &Path) -> std::io::Result<Results> {
+    let text = |name: &str| match read_to_string(out.join(name)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        other => other,
+    };
+    let calls = parse_calls(&text("calls.csv")?);
+    let cells = text("cells.jsonl")?.lines().filter_map(parse_cell).collect();
+    let facts: Value = serde_json::from_str(&text("facts.json")?).unwrap_or(Value::Null);
+    let m_max_bytes = facts["m_max_bytes"].as_u64();
+    Ok(Results { calls, cells, m_max_bytes, complete: false })
+}
+
+fn parse_cell(line: &str) -> Option<Cell> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let text = |name: &str| value[name].as_str().map(str::to_string);
+    Some(Cell {
+        condition: text("condition")?,
+        system: text("system")?,
+        status: text("status")?,
+        detail: text("detail")?,
+    })
+}
+
+/// Runs what is not done yet.
+///
+/// # Errors
+/// Files that cannot be written. What goes wrong with a system is a result.
+pub fn run(plan: &Plan, progress: &mut Progress) -> Result<Results, String> {
+    let fault = |error: std::io::Error| format!("{}: {error}", plan.out.display());
+    create_dir_all(plan.path("logs")).map_err(fault)?;
+    let results = read_results(&plan.out).map_err(fault)?;
+    crate::group::remove_left_behind();
+    let mut runner = Runner::new(plan, results).map_err(fault)?;
+    progress.begin(runner.left(), runner.expected_s());
+    for condition in &plan.conditions {
+        if runner.is_late() {
+            break;
+        }
+        runner.condition(*condition, progress).map_err(fault)?;
+    }
+    runner.results.complete = runner.left() == 0;
+    progress.end();
+    Ok(runner.results)
+}
+
+struct Runner<'a> {
+    plan: &'a Plan,
+    results: Results,
+    done: BTreeSet<(String, String, String, usize)>,
+    calls: File,
+    cells: File,
+    series: File,
+    start: Instant,
+    /// Seconds of earlier sessions.
+    before_s: f64,
+}
+
+/// A system under a condition.
+struct Running {
+    name: String,
+    system: System,
+    spent: Duration,
+    /// Keeps the group until the system is gone.
+    _group: Option<Group>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(plan: &'a Plan, results: Results) -> std::io::Result<Runner<'a>> {
+        let append =
+            |name: &str| OpenOptions::new().create(true).append(true).open(plan.path(name));
+        // What was cut off by an end in the middle of a line goes.
+        let mut text = format!("{HEADER}\n");
+        for call in &results.calls {
+            text.push_str(&call.line());
+            text.push('\n');
+        }
+        std::fs::write(plan.path("calls.csv"), text)?;
+        let key = |call: &Call| {
+            let (condition, system, prompt, round) = call.key();
+            (condition.to_string(), system.to_string(), prompt.to_string(), round)
+        };
+        let before_s = results.calls.iter().map(|call| call.started_s).fold(0.0, f64::max);
+        Ok(Runner {
+            done: results.calls.iter().map(key).collect(),
+            calls: append("calls.csv")?,
+            cells: append("cells.jsonl")?,
+            series: append("rss.csv")?,
+            plan,
+            results,
+            start: Instant::now(),
+            before_s,
+        })
+    }
+
+    fn is_late(&self) -> bool {
+        self.plan.deadline.is_some_and(|deadline| self.start.elapsed() > deadline)
+    }
+
+    fn is_over(&self, condition: Condition, system: &str) -> bool {
+        let same = |cell: &&Cell| cell.condition == condition.name() && cell.system == system;
+        self.results.cells.iter().find(same).is_some()
+    }
+
+    fn is_done(&self, condition: Condition, system: &str, prompt: &str, round: usize) -> bool {
+        let key = (condition.name().to_string(), system.to_string(), prompt.to_string(), round);
+        self.done.contains(&key)
+    }
+
+    /// Calls of a system under a condition that are still to be made.
+    fn left_of(&self, condition: Condition, system: &str) -> usize {
+        if self.is_over(condition, system) {
+            return 0;
+        }
+        let prompts = self.plan.prompts.iter();
+        let open = prompts.map(|prompt| {
+            let rounds = 0..self.plan.rounds_of(condition);
+            rounds.filter(|round| !self.is_done(condition, system, &prompt.id, *round)).count()
+        });
+        open.sum()
+    }
+
+    fn left(&self) -> usize {
+        let conditions = self.plan.conditions.iter();
+        let of = |condition: &Condition| -> usize {
+            self.plan.systems.iter().map(|it| self.left_of(*condition, &it.name)).sum()
+        };
+        conditions.map(of).sum()
+    }
+
+    /// Mean seconds of a call so far.
+    fn expected_s(&self) -> Option<f64> {
+        let calls = &self.results.calls;
+        let sum: f64 = calls.iter().map(|call| call.latency_ms).sum();
+        (!calls.is_empty()).then(|| sum / calls.len() as f64 / 1e3)
+    }
+
+    fn condition(&mut self, condition: Condition, progress: &mut Progress) -> std::io::Result<()> {
+        let plan = self.plan;
+        if plan.systems.iter().all(|system| self.left_of(condition, &system.name) == 0) {
+            return Ok(());
+        }
+        if matches!(condition, Condition::GroupMMax | Condition::GroupRoom) {
+            self.probe();
+        }
+        let group_bytes = match condition.group_bytes(self.facts()) {
+            Ok(bytes) => bytes,
+            Err(why) => return self.skip(condition, &why, progress),
+        };
+        let neighbour = match Neighbour::start(condition, &plan.neighbours) {
+            Ok(neighbour) => neighbour,
+            Err(why) => return self.skip(condition, &why, progress),
+        };
+        let mut running = Vec::new();
+        for command in &plan.systems {
+            if self.left_of(condition, &command.name) > 0
+                && let Some(system) = self.start(condition, command, group_bytes, progress)?
+            {
+                running.push(system);
+            }
+        }
+        self.rounds(condition, running, progress)?;
+        drop(neighbour);
+        Ok(())
+    }
+
+    /// Learns the product's bound, where it was not run yet.
+    fn probe(&mut self) {
+        let product = self.plan.systems.iter().find(|command| command.name == PRODUCT);
+        let (Some(product), None) = (product, self.results.m_max_bytes) else { return };
+        let log = self.plan.path("logs/probe.log");
+        let Ok(mut system) = System::start(product, None, &log) else { return };
+        let prompt = &self.plan.prompts[0].text;
+        if let Ok(reply) = system.ask(prompt, 1, self.plan.call_limit) {
+            self.learn(reply.m_max_bytes);
+        }
+    }
+
+    fn learn(&mut self, m_max_bytes: Option<u64>) {
+        if self.results.m_max_bytes.is_none() && m_max_bytes.is_some() {
+            self.results.m_max_bytes = m_max_bytes;
+            let facts = json!({ "m_max_bytes": m_max_bytes }).to_string();
+            // It is learnt again if it cannot be kept.
+            let _ = std::fs::write(self.plan.path("facts.json"), facts);
+        }
+    }
+
+    fn facts(&self) -> GroupFacts {
+        let quiet =
+            |call: &&Call| call.condition == Condition::None.name() && call.system == DYNAMIC;
+        let peaks = self.results.calls.iter().filter(quiet).map(|call| call.peak_bytes);
+        GroupFacts { m_max_bytes: self.results.m_max_bytes, dynamic_peak_bytes: peaks.max() }
+    }
+
+    /// Starts a system and lets it answer once, which is not counted: weights are paged in.
+    fn start(
+        &mut self,
+        condition: Condition,
+        command: &SystemCommand,
+        group_bytes: Option<u64>,
+        progress: &mut Progress,
+    ) -> std::io::Result<Option<Running>> {
+        let group = match group_bytes.map(|bytes| Group::new(&command.name, bytes)).transpose() {
+            Ok(group) => group,
+            Err(why) => {
+                self.end(condition, &command.name, ("skipped", &why), progress)?;
+                return Ok(None);
+            }
+        };
+        // Pages that others brought into the cache would not be counted to the group.
+        if group.is_some() {
+            drop_caches_of(command);
+        }
+        let log = self.plan.path(&format!("logs/{}-{}.log", condition.name(), command.name));
+        let folder = group.as_ref().map(Group::path);
+        let started = System::start(command, folder, &log).and_then(|mut system| {
+            let prompt = &self.plan.prompts[0].text;
+            let limit = self.plan.call_limit.max(Duration::from_secs(300));
+            let reply = system.ask(prompt, self.plan.max_output, limit)?;
+            Ok((system, reply))
+        });
+        match started {
+            Ok((system, reply)) => {
+                self.learn(reply.m_max_bytes);
+                let name = command.name.clone();
+                Ok(Some(Running { name, system, spent: Duration::ZERO, _group: group }))
+            }
+            Err(failure) => {
+                let status = status_of(&failure);
+                self.end(condition, &command.name, (status, &failure.to_string()), progress)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn rounds(
+        &mut self,
+        condition: Condition,
+        mut running: Vec<Running>,
+        progress: &mut Progress,
+    ) -> std::io::Result<()> {
+        let plan = self.plan;
+        for round in 0..plan.rounds_of(condition) {
+            for prompt in &plan.prompts {
+                let mut index = 0;
+                while index < running.len() {
+                    if self.is_late() {
+                        return Ok(());
+                    }
+                    let one = &mut running[index];
+                    if self.is_done(condition, &one.name, &prompt.id, round) {
+                        index += 1;
+                        continue;
+                    }
+                    let keep_series = round == 0;
+                    let made = self.call(condition, one, (prompt, round), keep_series)?;
+                    let over = match &made {
+                        Ok(latency) => {
+                            one.spent += *latency;
+                            let what = format!("{} {} {}", condition.name(), one.name, prompt.id);
+                            progress.step(&what, *latency);
+                            (one.spent > plan.cell_limit).then(|| {
+                                let s = plan.cell_limit.as_secs();
+                                ("cut-off", format!("its calls took more than {s} s"))
+                            })
+                        }
+                        Err(failure) => Some((status_of(failure), failure.to_string())),
+                    };
+                    match over {
+                        Some((status, why)) if self.left_of(condition, &one.name) > 0 => {
+                            let gone = running.remove(index);
+                            self.end(condition, &gone.name, (status, &why), progress)?;
+                        }
+                        _ => index += 1,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One measured call.
+    fn call(
+        &mut self,
+        condition: Condition,
+        one: &mut Running,
+        (prompt, round): (&Prompt, usize),
+        keep_series: bool,
+    ) -> std::io::Result<Result<Duration, Failure>> {
+        let pid = one.system.pid();
+        reset_peak(pid);
+        let (faults_before, pressure_before) =
+            (faults(pid).unwrap_or_default(), processor_pressure_us());
+        let started_s = self.before_s + self.start.elapsed().as_secs_f64();
+        let sampler = Sampler::start(pid);
+        let begun = Instant::now();
+        let reply = one.system.ask(&prompt.text, self.plan.max_output, self.plan.call_limit);
+        let latency = begun.elapsed();
+        let samples = sampler.stop();
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let faults_after = faults(pid).unwrap_or_default();
+        let waited_us = match (pressure_before, processor_pressure_us()) {
+            (Some(before), Some(after)) => after.saturating_sub(before),
+            _ => 0,
+        };
+        let call = Call {
+            condition: condition.name().to_string(),
+            system: one.name.clone(),
+            prompt: prompt.id.clone(),
+            round,
+            latency_ms: latency.as_secs_f64() * 1e3,
+            first_token_ms: reply.first_token_ms,
+            prompt_tokens: reply.prompt_tokens,
+            output_tokens: reply.output_tokens,
+            peak_bytes: memory(pid).map_or(0, |memory| memory.peak_bytes),
+            minor_faults: faults_after.minor.saturating_sub(faults_before.minor),
+            major_faults: faults_after.major.saturating_sub(faults_before.major),
+            pressure_percent: waited_us as f64 / (latency.as_secs_f64() * 1e4),
+            text_hash: text_hash(&reply.text),
+            started_s,
+        };
+        writeln!(self.calls, "{}", call.line())?;
+        self.calls.flush()?;
+        if keep_series {
+            for (ms, bytes) in crate::series::thinned(&samples) {
+                let (condition, system, prompt) = (&call.condition, &call.system, &call.prompt);
+                writeln!(self.series, "{condition},{system},{prompt},{ms:.0},{bytes}")?;
+            }
+        }
+        let (system, prompt) = (one.name.clone(), prompt.id.clone());
+        self.done.insert((call.condition.clone(), system, prompt, round));
+        self.results.calls.push(call);
+        Ok(Ok(latency))
+    }
+
+    fn skip(
+        &mut self,
+        condition: Condition,
+        why: &str,
+        progress: &mut Progress,
+    ) -> std::io::Result<()> {
+        for system in &self.plan.systems {
+            if self.left_of(condition, &system.name) > 0 {
+                self.end(condition, &system.name, ("skipped", why), progress)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down that a cell is over before it is done.
+    fn end(
+        &mut self,
+        condition: Condition,
+        system: &str,
+        (status, detail): (&str, &str),
+        progress: &mut Progress,
+    ) -> std::io::Result<()> {
+        progress.drop_calls(self.left_of(condition, system));
+        progress.note(&format!("{} {system}: {status}: {detail}", condition.name()));
+        let condition = condition.name();
+        let line = json!({
+            "condition": condition, "system": system, "status": status, "detail": detail,
+        });
+        writeln!(self.cells, "{line}")?;
+        self.results.cells.push(Cell {
+            condition: condition.to_string(),
+            system: system.to_string(),
+            status: status.to_string(),
+            detail: detail.to_string(),
+        });
+        Ok(())
+    }
+}
+
+/// What an end without an answer is called.
+fn status_of(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::TimedOut => "thrashed",
+        Failure::Ended { how, .. } if how.contains("exit status: 3") => "refused",
+        Failure::Ended { .. } => "ended",
+        Failure::Refused(_) => "refused",
+    }
+}
+
+/// Takes the files that a system's words name out of the page cache.
+fn drop_caches_of(command: &SystemCommand) {
+    if command.asked != Asked::Lines && command.words.is_empty() {
+        return;
+    }
+    for word in &command.words[1..] {
+        let path = Path::new(word);
+        if path.is_file()
+            && let Ok(file) = File::open(path)
+        {
+            let _ = dctms_system::output::drop_page_cache(&file, 0, 0);
+        }
+    }
+}
+
+/// The answers' hashes by prompt and system, to compare them.
+#[must_use]
+pub fn hashes(calls: &[Call]) -> BTreeMap<(String, String), BTreeSet<u64>> {
+    let mut hashes: BTreeMap<(String, String), BTreeSet<u64>> = BTreeMap::new();
+    for call in calls {
+        let key = (call.prompt.clone(), call.system.clone());
+        hashes.entry(key).or_default().insert(call.text_hash);
+    }
+    hashes
+}

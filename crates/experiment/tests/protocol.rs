@@ -1,0 +1,189 @@
+//! The protocol with systems that are small scripts: going on after a kill, systems that hang,
+//! refuse or die, and a server that is a thread of the test.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use dctms_experiment::child::{Asked, Failure, System, SystemCommand};
+use dctms_experiment::protocol::read_results;
+use dctms_experiment::record::{Call, parse_calls, text_hash};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dctms-experiment");
+
+/// A folder of the test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("experiment-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    /// A script that reads requests; `$n` is the number of the request, from 1.
+    fn script(&self, name: &str, on_request: &str) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.0.join(name);
+        let text = format!(
+            "#!/bin/sh\necho '{{\"ready\": true}}'\nn=0\nwhile read -r line; do\nn=$((n + 1))\n\
+             {on_request}\ndone\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const ANSWER: &str =
+    r#"echo '{"text": "yes", "prompt_tokens": 3, "decode_tokens": 2, "ttft_ms": 1.5}'"#;
+
+fn experiment(out: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["--systems", "", "--model", "none.gguf", "--conditions", "none", "--out"]);
+    command.arg(out).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(Stdio::null());
+    command
+}
+
+fn calls(out: &Path) -> Vec<Call> {
+    parse_calls(&std::fs::read_to_string(out.join("calls.csv")).unwrap_or_default())
+}
+
+#[test]
+fn an_experiment_that_was_killed_goes_on_where_it_was() {
+    let folder = Folder::new("resume");
+    let script = folder.script("fake", &format!("sleep 0.02\n{ANSWER}"));
+    let out = folder.0.join("out");
+    let (a, b) = (format!("a={script}"), format!("b={script}"));
+    let words = ["--rounds", "6", "--adapter", &a, "--adapter", &b];
+    let mut child = experiment(&out, &words).spawn().unwrap();
+    while calls(&out).len() < 9 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = calls(&out);
+    assert!(before.len() < 60, "it was killed too late to show anything");
+    // The kill came in the middle of a line.
+    let text = std::fs::read_to_string(out.join("calls.csv")).unwrap();
+    std::fs::write(out.join("calls.csv"), &text[..text.len() - 4]).unwrap();
+    let kept = before.len() - 1;
+
+    let status = experiment(&out, &words).status().unwrap();
+    assert!(status.success());
+    let after = calls(&out);
+    assert_eq!(after[..kept], before[..kept], "what was done stays as it was");
+    let mut keys: Vec<_> = after.iter().map(Call::key).collect();
+    assert_eq!(keys.len(), 6 * 5 * 2);
+    // In each round every prompt is asked of one system after the other.
+    let order: Vec<(&str, &str, usize)> = keys.iter().map(|key| (key.2, key.1, key.3)).collect();
+    assert_eq!(order[..3], [("P1", "a", 0), ("P1", "b", 0), ("P2", "a", 0)]);
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), 60, "no call is made twice");
+    assert!(after.iter().all(|call| call.text_hash == text_hash("yes")));
+    assert!(after.iter().all(|call| call.latency_ms > 19.0 && call.peak_bytes > 0));
+    assert!(after.iter().all(|call| call.first_token_ms == 1.5 && call.output_tokens == 2));
+    for file in ["report.html", "summary.csv", "summary.json", "plots/latency-none.png"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn systems_that_hang_refuse_or_die_are_results() {
+    let folder = Folder::new("failures");
+    let fine = format!("fine={}", folder.script("fine", ANSWER));
+    let hangs = folder.script("hangs", &format!("[ $n -gt 3 ] && sleep 60\n{ANSWER}"));
+    let hangs = format!("hangs={hangs}");
+    let dies = folder.script("dies", "echo 'does not fit: 7 bytes short' >&2\nexit 3");
+    let dies = format!("dies={dies}");
+    let refuses = format!("refuses={}", folder.script("refuses", "echo '{\"error\": \"no\"}'"));
+    let absent = "absent=/no/such/program";
+    let out = folder.0.join("out");
+    let adapters = [&fine, &hangs, &dies, &refuses, absent];
+    let adapters = adapters.iter().flat_map(|adapter| ["--adapter", adapter]);
+    let words: Vec<&str> =
+        ["--rounds", "2", "--call-limit", "1"].into_iter().chain(adapters).collect();
+    assert!(experiment(&out, &words).status().unwrap().success());
+    let results = read_results(&out).unwrap();
+    let status = |name: &str| {
+        let cell = results.cells.iter().find(|cell| cell.system == name);
+        cell.map(|cell| (cell.status.as_str(), cell.detail.as_str()))
+    };
+    let count = |name: &str| results.calls.iter().filter(|call| call.system == name).count();
+    assert_eq!((status("fine"), count("fine")), (None, 10));
+    // The first request warms up and is not counted.
+    assert_eq!((status("hangs").unwrap().0, count("hangs")), ("thrashed", 2));
+    let (word, why) = status("dies").unwrap();
+    assert!(word == "refused" && why.contains("7 bytes short"), "{word}: {why}");
+    assert_eq!(status("refuses"), Some(("refused", "no")));
+    assert!(status("absent").unwrap().1.contains("/no/such/program"));
+    // What is over is not tried again.
+    let output = experiment(&out, &words).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("12 calls, complete"));
+}
+
+#[test]
+fn a_server_is_asked_for_a_chat_completion() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let mut asked = Vec::new();
+        for stream in listener.incoming().take(3) {
+            let mut stream = stream.unwrap();
+            let mut request = Vec::new();
+            let mut buffer = [0; 4096];
+            while !complete(&request) {
+                let count = stream.read(&mut buffer).unwrap();
+                request.extend_from_slice(&buffer[..count]);
+            }
+            let request = String::from_utf8(request).unwrap();
+            let body = match request.starts_with("GET /health") {
+                true => "{}".to_string(),
+                false => concat!(
+                    r#"{"choices": [{"message": {"content": "blue"}}], "#,
+                    r#""usage": {"prompt_tokens": 9, "completion_tokens": 1}, "#,
+                    r#""timings": {"prompt_ms": 2.5}}"#
+                )
+                .to_string(),
+            };
+            let refused = request.contains("too much");
+            let status = if refused { "400 Bad Request" } else { "200 OK" };
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+                .unwrap();
+            asked.push(request);
+        }
+        asked
+    });
+    let folder = Folder::new("server");
+    let words = ["sleep", "60"].map(str::to_string).to_vec();
+    let command = SystemCommand { name: "server".to_string(), words, asked: Asked::Http { port } };
+    let mut system = System::start(&command, None, &folder.0.join("log")).unwrap();
+    let limit = Duration::from_secs(5);
+    let reply = system.ask("Why is \"sky\" blue?", 7, limit).unwrap();
+    assert_eq!((reply.text.as_str(), reply.prompt_tokens, reply.output_tokens), ("blue", 9, 1));
+    let refused = system.ask("too much", 7, limit);
+    assert!(matches!(refused, Err(Failure::Refused(why)) if why.starts_with("400")));
+    let asked = server.join().unwrap();
+    assert!(asked[1].starts_with("POST /v1/chat/completions HTTP/1.1\r\n"));
+    assert!(asked[1].contains(r#""content":"Why is \"sky\" blue?""#), "{}", asked[1]);
+    assert!(asked[1].contains(r#""max_tokens":7"#) && asked[1].contains(r#""temperature":0"#));
+}
+
+/// Whether a request is there with its whole body.
+fn complete(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    body.len() >= length.map_or(0, |length| length.parse().unwrap())
+}
