@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::plot::charts::{Guide, points};
 use crate::plot::{png, svg};
 use crate::progress::Progress;
-use crate::report::{STYLE, escape, mebibytes};
+use crate::report::{HEAD, escape, mebibytes};
 use crate::statistics::percentile;
 
 /// Bounds and settings of one run.
@@ -264,10 +264,8 @@ pub fn report(rows: &[Row], out: &Path, machine: &[(String, String)]) -> Result<
         Guide::None,
     );
     std::fs::create_dir_all(out.join("plots")).map_err(fault)?;
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Envelope</title>\
-         \n<style>{STYLE}</style></head><body>\n<h1>Predicted and measured memory</h1>\n"
-    );
+    let title = "Predicted and measured memory";
+    let mut page = format!("{HEAD}<title>{title}</title></head>\n<body>\n<h1>{title}</h1>\n");
     let all = verdict(rows);
     page += &format!(
         "<p>{} combinations, {} violations, median tightness {:.4} (least {:.4}, greatest \

@@ -171,12 +171,8 @@ pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The style of every page.
-pub const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:72rem;margin:2rem auto;\
-    padding:0 1rem;color:#222}table{border-collapse:collapse;margin:1rem 0;font-size:13px}\
-    th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
-    th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}\
-    svg{max-width:100%;height:auto}code{font-size:13px}.bad{color:#b01e2d}";
+/// The head of every page: its style, and that it asks nothing of a network.
+pub const HEAD: &str = include_str!("../data/head.html");
 
 fn page(
     about: &About,
@@ -187,13 +183,7 @@ fn page(
 ) -> String {
     let mut out = String::new();
     let title = format!("Experiment: {}", escape(&about.model));
-    let _ = write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-         style-src 'unsafe-inline'\">\n<title>{title}</title>\n<style>{STYLE}</style></head>\n\
-         <body>\n<h1>{title}</h1>\n"
-    );
+    let _ = write!(out, "{HEAD}<title>{title}</title></head>\n<body>\n<h1>{title}</h1>\n");
     verdicts(&mut out, results, rows);
     main_table(&mut out, rows);
     contrast_table(&mut out, contrasts);
