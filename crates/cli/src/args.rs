@@ -70,6 +70,8 @@ pub struct PlanArgs {
     pub weights: Weights,
     /// What is preferred where memory and time pull apart.
     pub preference: Preference,
+    /// The preference that was asked for, if one was.
+    pub preferred: Option<Preference>,
 }
 
 impl Default for PlanArgs {
@@ -92,6 +94,7 @@ impl Default for PlanArgs {
             verify: Verify::Headers,
             weights: Weights::Resident,
             preference: Preference::default(),
+            preferred: None,
         }
     }
 }
@@ -107,6 +110,19 @@ impl PlanArgs {
                 "{command} looks at no pictures: not with --mmproj or --mode"
             ))),
             false => Ok(()),
+        }
+    }
+
+    /// Takes a preference, unless it contradicts one before it.
+    fn prefer(&mut self, preference: Preference) -> Result<(), UsageError> {
+        match self.preferred.replace(preference) {
+            Some(before) if before != preference => Err(UsageError::Wrong(
+                "--memory-first and --latency-first contradict each other".to_string(),
+            )),
+            Some(_) | None => {
+                self.preference = preference;
+                Ok(())
+            }
         }
     }
 
@@ -140,8 +156,8 @@ impl PlanArgs {
                 }
             }
             "machine" => self.machine = Some(PathBuf::from(parser.value()?)),
-            "memory-first" => self.preference = Preference::MemoryFirst,
-            "latency-first" => self.preference = Preference::LatencyFirst,
+            "memory-first" => self.prefer(Preference::MemoryFirst)?,
+            "latency-first" => self.prefer(Preference::LatencyFirst)?,
             "activations" => {
                 self.float_activations = match text(parser, name)?.as_str() {
                     "q8" => false,

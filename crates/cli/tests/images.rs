@@ -81,3 +81,16 @@ fn sizes_and_numbers_of_pictures_are_checked() {
         assert!(said.contains(part), "{said}");
     }
 }
+
+/// Files that do not belong together are a defect of theirs, for whoever looks.
+#[test]
+fn a_vision_file_for_another_width_is_a_defect_for_every_command() {
+    let text = fixture("llama-f16.gguf");
+    let eyes = fixture("vision-lfm2-mmproj-f16.gguf");
+    let [text, eyes] = [&text, &eyes].map(|path| path.to_str().expect("a name"));
+    for words in [&["run", text, "-p", "what?"][..], &["plan", text]] {
+        let (code, said) = refused(&[words, &["--mmproj", eyes]].concat());
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains("projection_dim: 32"), "{said}");
+    }
+}

@@ -228,3 +228,9 @@ fn arguments_and_environment_that_the_stack_does_not_hold() {
     let output = run(&folder, "-n 2").env("DCTMS_TEST", "x".repeat(16 << 10)).run();
     assert_eq!(output.code(), 0, "{output:?}");
 }
+
+#[test]
+fn preferences_that_contradict_each_other() {
+    let words = "--memory-first --latency-first";
+    dctms("plan").arg(fixture("llama-f16.gguf")).args(words).refused(USAGE, &["contradict"]);
+}

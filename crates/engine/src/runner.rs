@@ -74,6 +74,16 @@ pub struct Runner {
     interrupt: fn() -> bool,
 }
 
+/// What became of a tile.
+fn whole(ran: Ran) -> Result<(), EngineError> {
+    match ran {
+        Ran::Whole => Ok(()),
+        Ran::Interrupted => {
+            Err(EngineError::new(Class::System, "stopped before the picture was seen"))
+        }
+    }
+}
+
 struct Phases {
     load: PhaseId,
     prefill: PhaseId,
@@ -224,8 +234,8 @@ impl Runner {
         self.session.take_over(old, positions)
     }
 
-    /// From now on every lane asks this before each task of a prefill, and a prefill stops within
-    /// the longest task once the answer is yes. (A decode step is short: it is always whole.)
+    /// From now on every lane asks this before each task of a prefill or of a tile, which stops
+    /// within the longest task once the answer is yes. (A decode step is short: it is always whole.)
     pub fn interrupt_by(&mut self, interrupt: fn() -> bool) {
         self.interrupt = interrupt;
     }
@@ -275,7 +285,8 @@ impl Runner {
     /// `write` fills the pixels, RGB row by row. Its embeddings stand from `first_row` on.
     ///
     /// # Errors
-    /// Class `Usage` for a model without eyes, `OverBound` for a tile over the plan's bounds.
+    /// Class `Usage` for a model without eyes, `OverBound` for a tile over the plan's bounds,
+    /// `System` for one that was stopped: its rows are then as good as none.
     pub fn encode_tile(
         &mut self,
         tile: (usize, [u32; 2], u32),
@@ -284,7 +295,7 @@ impl Runner {
     ) -> Result<(), EngineError> {
         let phase = self.stage_tile(tile, first_row, write)?.phase;
         self.take_turn(Turn::Vision)?;
-        Ok(self.session.run(phase)?)
+        whole(self.session.run_unless(phase, &self.interrupt)?)
     }
 
     /// Writes a tile's pixels and sizes.

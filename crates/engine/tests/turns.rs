@@ -2,6 +2,7 @@
 //! loaded when its turn comes, over several pictures and answers; and files that fail.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use dctms_engine::planning::{PlanSettings, plan, resolve_bounds};
 use dctms_engine::runner::{IMAGE_ROW, Step};
@@ -114,4 +115,47 @@ fn a_turn_that_fails_is_taken_again() {
     let position = turn(&mut other, name, (30, 0), &mut expected);
     turn(&mut other, name, (200, position), &mut expected);
     assert_eq!(hash.finalize(), expected.finalize());
+}
+
+/// Tasks that may still begin, counted down; stop at 0.
+static LEFT: AtomicU32 = AtomicU32::new(NEVER);
+
+/// More tasks than any tile here has.
+const NEVER: u32 = 1 << 30;
+
+fn stop_when_none_is_left() -> bool {
+    let down = |left: u32| Some(left.saturating_sub(1));
+    LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, down) == Ok(0)
+}
+
+/// A tile that is stopped says so; a question without pictures or the same one may follow.
+#[test]
+fn a_tile_can_be_stopped() {
+    for (name, mode) in [
+        (NAMES[0], VisionMode::Serial),
+        (NAMES[1], VisionMode::PhaseResident),
+        (NAMES[0], VisionMode::Overlapped),
+    ] {
+        let mut runner = start(name, mode);
+        runner.interrupt_by(stop_when_none_is_left);
+        LEFT.store(NEVER, Ordering::Relaxed);
+        let mut expected = Sha256::new();
+        turn(&mut runner, name, (30, 0), &mut expected);
+        let config = Eyes::open(&fixture(&format!("{name}-mmproj-f16.gguf"))).expect("eyes").config;
+        let side = (config.image_size / config.patch / config.merge * config.merge) as u32;
+        let tokens = side * side / (config.merge * config.merge) as u32;
+        let bytes = (side * side) as usize * (config.patch * config.patch * 3) as usize;
+        for tasks in [0, 1, 7, 20, 31] {
+            LEFT.store(tasks, Ordering::Relaxed);
+            let stopped = runner.encode_tile((bytes, [side, side], tokens), 0, |p| p.fill(99));
+            assert_eq!(stopped.expect_err("stopped").class, Class::System, "{mode:?}");
+            LEFT.store(NEVER, Ordering::Relaxed);
+            if tasks % 2 == 1 {
+                runner.prefill(0, &[1, 2, 3], 0, &mut |_| true).expect("a question without one");
+            }
+            let mut hash = Sha256::new();
+            turn(&mut runner, name, (30, 0), &mut hash);
+            assert_eq!(hash.finalize(), expected.clone().finalize(), "{mode:?}, {tasks} tasks");
+        }
+    }
 }

@@ -98,7 +98,7 @@ fn files_and_bounds_that_do_not_fit_together() {
     let narrow = build(&vision, TEXT, 255).expect_err("one token less than a tile has");
     assert!(narrow.contains("image tokens 255: at least one tile's 256"), "{narrow}");
     let wide = build(&vision, "llama-f16.gguf", 300).expect_err("64 features, not 32");
-    assert!(wide.contains("decoder 32 wide") && wide.contains("64 wide"), "{wide}");
+    assert!(wide.contains("projection_dim: 32") && wide.contains("expected 64"), "{wide}");
     let text = build(&fixture("llama-f16.gguf"), TEXT, 300).expect_err("no vision file");
     assert!(text.contains("\"llama\" (general.architecture) as a vision file"), "{text}");
     let eyes = Model::open(&vision).err().expect("no text model").to_string();

@@ -69,11 +69,11 @@ fn rgba_over_white(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// A decoder's complaint.
-fn damaged(format: Format, offset: u64, reason: &dyn std::fmt::Display) -> ImageError {
+/// A decoder's complaint; it does not say where it stands.
+fn damaged(format: Format, reason: &dyn std::fmt::Display) -> ImageError {
     const REASON_CHARS_MAX: usize = 160;
     let reason = reason.to_string().chars().take(REASON_CHARS_MAX).collect();
-    ImageError::Damaged { format, offset, reason }
+    ImageError::Damaged { format, offset: None, reason }
 }
 
 #[cfg(test)]

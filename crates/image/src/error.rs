@@ -55,8 +55,8 @@ pub enum ImageError {
     Damaged {
         /// The format.
         format: Format,
-        /// Byte of the file near which it was found.
-        offset: u64,
+        /// Byte of the file at which it was found, where that is known.
+        offset: Option<u64>,
         /// What the decoder says.
         reason: String,
     },
@@ -102,8 +102,11 @@ impl fmt::Display for ImageError {
                  --max-image-size)",
                 u64::from(*width) * u64::from(*height)
             ),
-            ImageError::Damaged { format, offset, reason } => {
-                write!(f, "{format} damaged near byte {offset}: {reason}")
+            ImageError::Damaged { format, offset: Some(offset), reason } => {
+                write!(f, "{format} damaged at byte {offset}: {reason}")
+            }
+            ImageError::Damaged { format, offset: None, reason } => {
+                write!(f, "{format} damaged: {reason}")
             }
             ImageError::Unsupported { format, what } => {
                 write!(f, "{format}: {what} is not supported")

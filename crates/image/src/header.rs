@@ -238,7 +238,7 @@ fn upright(format: Format, stored: Size) -> Header {
 }
 
 fn damaged(format: Format, offset: u64, reason: &str) -> ImageError {
-    ImageError::Damaged { format, offset, reason: reason.to_owned() }
+    ImageError::Damaged { format, offset: Some(offset), reason: reason.to_owned() }
 }
 
 /// Fills `to` from byte `at`.

@@ -121,13 +121,9 @@ pub fn build(
 fn check(part: &VisionPart<'_>, options: &BuildOptions, text_width: u64) -> Result<(), ModelError> {
     let config = part.config;
     if config.text_width != text_width {
-        return Err(ModelError::Bound {
-            what: format!(
-                "the vision file is for a decoder {} wide (clip.vision.projection_dim), this one \
-                 is {text_width} wide",
-                config.text_width
-            ),
-        });
+        let expected = format!("{text_width}, the width of this decoder");
+        let key = "clip.vision.projection_dim".to_string();
+        return Err(ModelError::BadValue { key, value: config.text_width.to_string(), expected });
     }
     let (least, most) = match config.grid {
         TileGrid::Fixed => (config.patches_max(), config.patches_max()),

@@ -3,7 +3,7 @@
 //! Believes that the chunk needs no picture that is not encoded: what it would read then is of
 //! whatever picture stood there before.
 
-use super::{Runner, Step};
+use super::{Runner, Step, whole};
 use crate::error::{Class, EngineError};
 
 /// Tokens of a prompt that are ready to be appended.
@@ -47,9 +47,9 @@ impl Runner {
             EngineError::new(Class::Usage, "this plan has no tile beside a chunk")
         })?;
         self.stage_chunk(chunk)?;
-        self.session.run(region)?;
+        let ran = self.session.run_unless(region, &self.interrupt)?;
         self.rows = 1;
-        Ok(())
+        whole(ran)
     }
 
     /// Writes the tokens of a chunk; logits are wanted for its last one.

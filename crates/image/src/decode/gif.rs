@@ -17,8 +17,8 @@ pub(super) fn decode<R: Read + Seek>(
     window: Window<R>,
     header: &Header,
 ) -> Result<Picture, ImageError> {
-    let fault = |error: DecodingError| damaged(Format::Gif, 0, &error);
-    let contradiction = |reason: &str| damaged(Format::Gif, 0, &reason);
+    let fault = |error: DecodingError| damaged(Format::Gif, &error);
+    let contradiction = |reason: &str| damaged(Format::Gif, &reason);
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::Indexed);
     // Extensions within a file may not take more than a frame.

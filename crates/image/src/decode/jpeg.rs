@@ -28,7 +28,7 @@ pub(super) fn decode<R: Read + Seek>(
         .jpeg_set_max_scans(JPEG_SCANS_MAX)
         .jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(window, options);
-    let fault = |reason: &dyn std::fmt::Display| damaged(Format::Jpeg, 0, reason);
+    let fault = |reason: &dyn std::fmt::Display| damaged(Format::Jpeg, reason);
     decoder.decode_headers().map_err(|error| fault(&error))?;
     let size = decoder.dimensions().unwrap_or((0, 0));
     if size != (header.stored.width as usize, header.stored.height as usize) {

@@ -24,7 +24,7 @@ pub(super) fn decode<R: Read + Seek>(
     let mut reader = decoder.read_info().map_err(|error| fault(&error))?;
     let info = reader.info();
     if (info.width, info.height) != (header.stored.width, header.stored.height) {
-        return Err(damaged(Format::Png, 16, &"two headers of different size"));
+        return Err(damaged(Format::Png, &"two headers of different size"));
     }
     let interlaced = info.interlaced;
     let (color, BitDepth::Eight) = reader.output_color_type() else {
@@ -42,7 +42,7 @@ pub(super) fn decode<R: Read + Seek>(
         for row in 0..rows {
             let data = reader.next_row().map_err(|error| fault(&error))?;
             let Some(data) = data else {
-                return Err(damaged(Format::Png, 0, &"the data ends before the last row"));
+                return Err(damaged(Format::Png, &"the data ends before the last row"));
             };
             let y = (pass.y + row * pass.dy) as usize;
             let line = &mut pixels[y * width * 3..(y + 1) * width * 3];
@@ -110,5 +110,5 @@ fn row_bytes_max(size: Size) -> usize {
 }
 
 fn fault(error: &DecodingError) -> ImageError {
-    damaged(Format::Png, 0, error)
+    damaged(Format::Png, error)
 }

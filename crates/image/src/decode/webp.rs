@@ -15,7 +15,7 @@ pub(super) fn decode<R: Read + Seek>(
     window: Window<R>,
     header: &Header,
 ) -> Result<Picture, ImageError> {
-    let fault = |reason: &dyn std::fmt::Display| damaged(Format::WebP, 0, reason);
+    let fault = |reason: &dyn std::fmt::Display| damaged(Format::WebP, reason);
     let mut decoder = WebPDecoder::new(window).map_err(|error| fault(&error))?;
     if decoder.dimensions() != (header.stored.width, header.stored.height) {
         return Err(fault(&"two headers of different size"));

@@ -180,6 +180,11 @@ impl<'a> Chat<'a> {
             None => Err(images::blind("this")),
         };
         match taken {
+            // Ctrl-C gives the picture up, not the conversation.
+            Err(_) if take_stop_request() => {
+                note(format_args!("dctms: the picture was given up\n"));
+                Ok(Turn::Done)
+            }
             Err(error) if error.class == Class::System => Err(error),
             Err(error) => {
                 note(format_args!("dctms: {error}\n"));

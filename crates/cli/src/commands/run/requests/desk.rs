@@ -176,7 +176,9 @@ impl<'a> Desk<'a> {
                     self.sequence[0].finish() == Some(Finish::Cancelled)
                 }
                 // What the operating system refused once it will refuse again.
-                Err(error) if error.class == Class::System => return Err(error.into()),
+                Err(error) if error.class == Class::System && !stop_requested() => {
+                    return Err(error.into());
+                }
                 Err(error) => {
                     let code = error.class.exit_code();
                     let _ = write!(
