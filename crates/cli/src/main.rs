@@ -18,6 +18,7 @@ mod report;
 mod room;
 mod schedule;
 mod show;
+mod streams;
 mod table;
 mod together;
 mod variants;

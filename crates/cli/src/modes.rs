@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use dctms_engine::bench::pictures::{Tile, expected, largest};
 use dctms_engine::planning::{PlanSettings, Resident, plan_unverified};
 use dctms_engine::{EngineError, VisionMode};
 use dctms_ir::plan::{Bounds, Envelope, Plan};
@@ -32,6 +33,8 @@ pub struct ModeRow {
     pub mode: VisionMode,
     /// Its envelope.
     pub envelope: Envelope,
+    /// Seconds that the largest request is expected to take, weights that come and go not counted.
+    pub expected_s: Option<f64>,
     /// Input tokens that it has room for.
     pub max_input_tokens: u64,
     /// Whether the plan is of this mode.
@@ -72,23 +75,36 @@ pub fn pick(
         false => 0,
     };
     let at = |mode: VisionMode| VisionMode::ALL.iter().position(|known| *known == mode);
-    let (serial, resident) = (at(VisionMode::Serial), at(VisionMode::PhaseResident));
-    let [serial, resident] = [serial, resident].map(|index| index.expect("ALL holds every mode"));
+    let named = |mode: VisionMode| at(mode).expect("ALL holds every mode");
+    let (serial, other) = (named(VisionMode::Serial), named(VisionMode::PhaseResident));
     let index = match asked {
         Some(asked) => at(asked).unwrap_or(serial),
-        None if room(&plans[serial]) > 0 && room(&plans[serial]) >= room(&plans[resident]) => {
-            serial
-        }
-        None => resident,
+        None if room(&plans[serial]) > 0 && room(&plans[serial]) >= room(&plans[other]) => serial,
+        None => other,
     };
-    let rows = plans.iter().enumerate().map(|(at, planned)| ModeRow {
-        mode: planned.settings.mode,
-        envelope: planned.plan.envelope.clone(),
-        max_input_tokens: planned.choice.bounds.max_input_tokens,
-        chosen: at == index,
+    let rows = plans.iter().enumerate().map(|(at, planned)| {
+        Ok(ModeRow {
+            mode: planned.settings.mode,
+            envelope: planned.plan.envelope.clone(),
+            expected_s: expected_s(resident, planned)?,
+            max_input_tokens: planned.choice.bounds.max_input_tokens,
+            chosen: at == index,
+        })
     });
-    let rows = rows.collect();
+    let rows = rows.collect::<Result<Vec<_>, EngineError>>()?;
     Ok((plans.swap_remove(index), rows))
+}
+
+/// Seconds of the largest request that the bounds of a mode allow: its tiles and its prompt. Of one
+/// model only.
+fn expected_s(resident: &dyn Resident, planned: &Planned) -> Result<Option<f64>, EngineError> {
+    let models = resident.models();
+    let [model] = models.as_slice() else { return Ok(None) };
+    let Some(eyes) = &model.eyes else { return Ok(None) };
+    let tile = Tile::largest(eyes);
+    let request = largest(&planned.plan.bounds, &tile);
+    let expected = expected(&planned.plan, &planned.settings.balance, &request, &tile)?;
+    Ok(Some(expected.overlapped_s))
 }
 
 /// The settings of a run under bounds: serial, unless only phase-resident fits; then it is said.
@@ -127,9 +143,10 @@ pub fn of_run(
     Ok(other)
 }
 
-/// Rows of the comparison: mode, M_max in bytes and MiB, weights, intermediate, input, verdict.
+/// Rows of the comparison: mode, M_max in bytes and MiB, weights, intermediate, input, seconds,
+/// verdict.
 #[must_use]
-pub fn cells(rows: &[ModeRow]) -> Vec<[String; 7]> {
+pub fn cells(rows: &[ModeRow]) -> Vec<[String; 8]> {
     let row = |row: &ModeRow| {
         let envelope = &row.envelope;
         let fits = if envelope.fits() { "fits" } else { "does not fit" };
@@ -141,6 +158,7 @@ pub fn cells(rows: &[ModeRow]) -> Vec<[String; 7]> {
             grouped(envelope.weights),
             grouped(envelope.intermediate),
             grouped(row.max_input_tokens),
+            row.expected_s.map_or(String::new(), |seconds| format!("{seconds:.3}")),
             format!("{fits}{chosen}"),
         ]
     };
@@ -148,16 +166,17 @@ pub fn cells(rows: &[ModeRow]) -> Vec<[String; 7]> {
 }
 
 /// What the comparison is called.
-pub const TITLE: &str =
-    "vision modes (phase-resident loads weights again for each turn with pictures)";
+pub const TITLE: &str = "vision modes (s: expected for the largest input, pictures last; phase-resident loads weights \
+     again for each turn with pictures, which is not in it)";
 
 /// Names of the columns of [`cells`].
-pub const COLUMNS: [&str; 7] = ["", "M_max", "MiB", "weights", "intermediate", "max input", ""];
+pub const COLUMNS: [&str; 8] =
+    ["", "M_max", "MiB", "weights", "intermediate", "max input", "s", ""];
 
 /// The comparison as text.
 #[must_use]
 pub fn text(rows: &[ModeRow]) -> String {
-    let numbers = [Align::Right; 5];
+    let numbers = [Align::Right; 6];
     let mut table = Columns::new(&[&[Align::Left][..], &numbers, &[Align::Left]].concat());
     table.row(COLUMNS);
     for cells in cells(rows) {

@@ -12,6 +12,7 @@ use crate::costs::{Price, Prices};
 use crate::modes::{self, ModeRow};
 use crate::schedule;
 use crate::show::{Align, Columns, grouped, mebibytes, printable, ratio};
+use crate::streams;
 use crate::together;
 use crate::variants::WITHOUT;
 
@@ -49,6 +50,16 @@ pub fn text(shown: &Shown<'_>) -> String {
     section(&mut out, "synchronisation points", &points);
     section(&mut out, "expected times", &rows(schedule::TIMES, schedule::times(plan)));
     section(&mut out, "concurrency", &rows(schedule::ROOFLINE, schedule::roofline(plan)));
+    for region in &plan.regions {
+        let mut lines = rows(streams::STREAMS, streams::streams(plan, region));
+        for line in streams::verdict(region) {
+            lines.push_str(&format!("  {line}\n"));
+        }
+        if !region.segments.is_empty() {
+            lines.push_str(&rows(streams::SEGMENTS, streams::segments(region)));
+        }
+        section(&mut out, &streams::title(plan, region), &lines);
+    }
     section(&mut out, "order of operations", &rows(schedule::ORDERS, schedule::orders(plan)));
     if !plan.variants.is_empty() {
         let variants = rows(schedule::VARIANTS, schedule::variants(plan));

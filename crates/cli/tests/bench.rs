@@ -84,3 +84,35 @@ fn a_report_is_compared_with_an_earlier_one_of_the_same_work_only() {
     assert_eq!(other.status.code(), Some(64), "{other:?}");
     let _ = std::fs::remove_file(&path);
 }
+
+/// A model with eyes: both ways give one answer, inside the envelope, beside what was expected.
+#[test]
+fn a_picture_is_read_in_both_ways() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dctms"));
+        command.arg("bench").arg(fixtures.join("vision-lfm2-text-f16.gguf"));
+        command.arg("--mmproj").arg(fixtures.join("vision-lfm2-mmproj-f16.gguf"));
+        command.args(["--lanes", "2", "--prefill-chunk", "16", "--repetitions", "3"]).args(words);
+        command.output().expect("the child runs")
+    };
+    let work = ["--prompt-tokens", "40", "--tiles", "2"];
+    let output = run(&[&work[..], &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let number = |pointer: &str| {
+        let value = report.pointer(pointer).and_then(Value::as_f64);
+        value.unwrap_or_else(|| panic!("{pointer} in {report}"))
+    };
+    assert_eq!(number("/chunks_beside"), 2.0);
+    for way in ["serial_s", "overlapped_s"] {
+        assert!(number(&format!("/{way}/1")) <= number(&format!("/{way}/0")));
+        assert!(number(&format!("/{way}/0")) <= number(&format!("/{way}/2")));
+        assert!(number(&format!("/expected/{way}")) > 0.0);
+    }
+    assert!(number("/peak_bytes") <= number("/m_max_bytes"), "{report}");
+    assert!(number("/gain_percent/1") <= number("/gain_percent/2"));
+    let text = run(&work);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("tiles beside chunks"));
+    assert_eq!(run(&["--mode", "serial"]).status.code(), Some(64));
+}

@@ -6,6 +6,8 @@
 //! room is made before the first token. The logits of the last step are hashed, because a
 //! benchmark carries its answer: repetitions that differ are an error, not a figure.
 
+pub mod pictures;
+
 use std::time::Instant;
 
 use dctms_exec::sample::{SamplerRecord, random_state};

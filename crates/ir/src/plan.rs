@@ -272,6 +272,49 @@ pub struct Prediction {
     pub nanoseconds: u64,
 }
 
+/// How a concurrent region shares the lanes, and what that is worth. See [`crate::region`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionReport {
+    /// The region.
+    pub phase: PhaseId,
+    /// Its streams: the one behind, then the one ahead. None where all operations run over all
+    /// lanes.
+    pub streams: Vec<StreamReport>,
+    /// Pairs of its operations, the first of one stream and the second of the other, that are in
+    /// order by an event of their own.
+    pub hand_overs: Vec<(OpId, OpId)>,
+    /// Time that a run of it is expected to take, nanoseconds.
+    pub together_ns: u64,
+    /// Parts of a prompt with pictures, and what each waits for.
+    pub segments: Vec<Segment>,
+}
+
+/// One stream of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamReport {
+    /// The phase that it is when it runs alone.
+    pub phase: PhaseId,
+    /// The first of the lanes that are its own.
+    pub first_lane: u32,
+    /// How many are.
+    pub lanes: u32,
+    /// Operations that run on them; those after run on all lanes.
+    pub ops_apart: u32,
+    /// Time that it is expected to take alone, on all lanes, nanoseconds.
+    pub alone_ns: u64,
+    /// Part of that time in operations that are bound by bandwidth, percent.
+    pub bandwidth_percent: u32,
+}
+
+/// A part of the work on a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// What it is.
+    pub name: String,
+    /// Names of the parts that must be over before it begins.
+    pub waits_for: Vec<String>,
+}
+
 /// A plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -295,6 +338,8 @@ pub struct Plan {
     pub orders: Vec<OrderReport>,
     /// Plans beside this one, where they were asked for: itself first.
     pub variants: Vec<Variant>,
+    /// Concurrent regions.
+    pub regions: Vec<RegionReport>,
     /// One placement a tensor.
     pub placements: Vec<Placement>,
     /// Buffers of the colouring.

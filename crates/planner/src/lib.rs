@@ -163,11 +163,26 @@ fn plan_legal(
     let mut concurrency = Vec::new();
     for phase in &phases {
         let phase_costs = roofline::costs(&program, *phase, &placements, &options.balance)?;
-        let schedule = &schedules[phase.index()];
-        concurrency.push(roofline::concurrency(&program, *phase, &phase_costs, schedule)?);
+        let (schedule, layout) = (&schedules[phase.index()], layouts[phase.index()].as_ref());
+        concurrency.push(roofline::concurrency(
+            &program,
+            *phase,
+            &phase_costs,
+            (schedule, layout),
+        )?);
         costs.push(phase_costs);
     }
     let predictions = predict::predictions(&program, &schedules, &placements, rates, &mut costs)?;
+    let mut reports = Vec::new();
+    for phase in &phases {
+        if Streams::of(&program.phases[phase.index()]).is_some() {
+            let (program, placements) = (&program, placements.as_slice());
+            let schedule = &schedules[phase.index()];
+            let scene = predict::Scene { program, phase: *phase, schedule, placements };
+            let layout = layouts[phase.index()].as_ref();
+            reports.push(region::report(&scene, layout, (&schedules, &costs), rates)?);
+        }
+    }
     let tasks = schedules.iter().flat_map(|schedule| &schedule.lanes).map(Vec::len).sum::<usize>();
     let events = schedules.iter().map(|schedule| u64::from(schedule.events)).sum::<u64>();
     let code_bytes =
@@ -184,6 +199,7 @@ fn plan_legal(
         predictions,
         preference: choices.preference,
         variants: Vec::new(),
+        regions: reports,
         placements,
         buffers,
         arena,

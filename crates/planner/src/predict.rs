@@ -14,6 +14,7 @@ use dctms_ir::contract::{Split, accesses, shardable};
 use dctms_ir::ids::PhaseId;
 use dctms_ir::op::{AttentionShape, Op, OpKind};
 use dctms_ir::plan::{Bounds, Cost, Placement, Plan, Prediction, Schedule};
+use dctms_ir::region::Streams;
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Program, Residence, Size, TensorId};
 
@@ -109,7 +110,7 @@ pub fn step_ps(scene: &Scene<'_>, balance: &Balance, step: Step) -> Result<f64, 
 }
 
 /// What is expected of a decoder's phases: a chunk and a whole prompt, a decode step at position 0
-/// and at the last one. The times of their operations are written into `costs`, at the last
+/// and at the last one; of an encoder's a tile, and a tile beside a chunk. The times of their operations are written into `costs`, at the last
 /// position.
 ///
 /// # Errors
@@ -148,6 +149,24 @@ pub fn predictions(
                 let last = Step { depth: context.saturating_sub(1), ..first };
                 add(last, step_ps(&scene, balance, last)?);
                 last
+            }
+            // A tile, in the tokens that it becomes.
+            "vision" => {
+                let placed = phase
+                    .ops
+                    .iter()
+                    .find(|op| matches!(op.kind, OpKind::Vision(VisionOp::PlaceRows)));
+                let Some(place) = placed else { continue };
+                let shape = &program.tensor(place.inputs[0]).shape;
+                let tokens = shape.get(1).and_then(|size| size.value(&program.dims_max()));
+                let step = Step { tokens: tokens.unwrap_or(1), depth: 0 };
+                add(step, step_ps(&scene, balance, step)?);
+                step
+            }
+            _ if Streams::of(phase).is_some() => {
+                let step = crate::region::step(bounds);
+                add(step, step_ps(&scene, balance, step)?);
+                step
             }
             "sample" => {
                 let step = Step { tokens: bounds.sequences, depth: 0 };

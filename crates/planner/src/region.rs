@@ -23,8 +23,8 @@ use std::ops::Range;
 
 use dctms_ir::Program;
 use dctms_ir::contract::accesses;
-use dctms_ir::ids::{EventId, PhaseId, TensorId};
-use dctms_ir::plan::{Bounds, Placement, Schedule};
+use dctms_ir::ids::{EventId, OpId, PhaseId, TensorId};
+use dctms_ir::plan::{Bounds, Cost, Placement, RegionReport, Schedule, Segment, StreamReport};
 use dctms_ir::region::Streams;
 
 use crate::error::PlanError;
@@ -44,6 +44,17 @@ pub struct Layout {
     /// Pairs (operation of `behind`, operation of `ahead`) that an event orders, indices into the
     /// phase's operations.
     pub hand_overs: Vec<(usize, usize)>,
+}
+
+impl Layout {
+    /// Whether two operations run beside each other, on lanes of different streams.
+    #[must_use]
+    pub fn is_beside(&self, streams: &[Vec<usize>; 2], a: usize, b: usize) -> bool {
+        let apart = |stream: usize, op: usize| {
+            streams[stream][..self.apart[stream]].binary_search(&op).is_ok()
+        };
+        (apart(0, a) && apart(1, b)) || (apart(0, b) && apart(1, a))
+    }
 }
 
 /// A step of a region that schedules and predictions are made for: a whole chunk, in the middle of
@@ -89,6 +100,79 @@ pub fn schedule(
         true => Ok((schedule, Some(layout))),
         false => Ok((whole, None)),
     }
+}
+
+/// What is said of a region: `costs` are those of each phase's operations.
+///
+/// # Errors
+/// An operation that breaks its contract.
+pub fn report(
+    scene: &Scene<'_>,
+    layout: Option<&Layout>,
+    (schedules, costs): (&[Schedule], &[Vec<Cost>]),
+    (balance, bounds): (&Balance, &Bounds),
+) -> Result<RegionReport, PlanError> {
+    let (program, phase) = (scene.program, scene.phase);
+    let region = &program.phases[phase.index()];
+    let step = step(bounds);
+    let mut streams = Vec::new();
+    if let (Some(layout), Some(names)) = (layout, Streams::of(region)) {
+        // Of several models each phase has its model's label before its own name.
+        let label = region.name.rsplit_once(':').map_or("", |(label, _)| label);
+        let colon = if label.is_empty() { "" } else { ":" };
+        for (index, name) in [names.behind, names.ahead].into_iter().enumerate() {
+            let Some(own) = program.phase_named(&format!("{label}{colon}{name}")) else { continue };
+            let alone = Scene { phase: own, schedule: &schedules[own.index()], ..*scene };
+            let times = timeline(&alone, balance, step)?;
+            let (mut all_ps, mut bandwidth_ps) = (0.0, 0.0);
+            for span in &times.spans {
+                let bound = costs[own.index()][span.op.index()].bandwidth_bound;
+                all_ps += span.end_ps - span.start_ps;
+                bandwidth_ps += if bound { span.end_ps - span.start_ps } else { 0.0 };
+            }
+            streams.push(StreamReport {
+                phase: own,
+                first_lane: layout.lanes[index].start as u32,
+                lanes: layout.lanes[index].len() as u32,
+                ops_apart: layout.apart[index] as u32,
+                alone_ns: (times.end_ps / 1e3) as u64,
+                bandwidth_percent: (100.0 * bandwidth_ps / all_ps.max(1.0)) as u32,
+            });
+        }
+    }
+    let pairs = layout.into_iter().flat_map(|layout| &layout.hand_overs);
+    Ok(RegionReport {
+        phase,
+        streams,
+        hand_overs: pairs.map(|(a, b)| (OpId::of(*a), OpId::of(*b))).collect(),
+        together_ns: (timeline(scene, balance, step)?.end_ps / 1e3) as u64,
+        segments: segments(bounds),
+    })
+}
+
+/// Pictures of which the parts of a prompt are listed; further ones go on alike.
+const PICTURES_LISTED: u64 = 8;
+
+/// What each part of a prompt `text 0, picture 1, text 1, …` waits for. A causal decoder needs the
+/// keys and values of all that stands before; a picture's rows are there when it is encoded; and
+/// encoding needs nothing but the pictures before it, whose buffer of pixels it takes.
+fn segments(bounds: &Bounds) -> Vec<Segment> {
+    if bounds.max_images == 0 {
+        return Vec::new();
+    }
+    let segment =
+        |name: String, waits_for: &[String]| Segment { name, waits_for: waits_for.to_vec() };
+    let text = |index: u64| format!("text {index}");
+    let picture = |index: u64| format!("picture {index}");
+    let vision = |index: u64| format!("vision of picture {index}");
+    let mut segments = vec![segment(text(0), &[])];
+    for index in 1..=bounds.max_images.min(PICTURES_LISTED) {
+        let before = if index > 1 { vec![vision(index - 1)] } else { Vec::new() };
+        segments.push(segment(vision(index), &before));
+        segments.push(segment(picture(index), &[text(index - 1), vision(index)]));
+        segments.push(segment(text(index), &[picture(index)]));
+    }
+    segments
 }
 
 struct Planner<'a> {

@@ -10,12 +10,14 @@ use dctms_ir::contract::{Mode, accesses};
 use dctms_ir::ids::{OpId, PhaseId};
 use dctms_ir::op::{Op, OpKind};
 use dctms_ir::plan::{Concurrency, Cost, Placement, Schedule};
+use dctms_ir::region::Streams;
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Program, TensorId};
 
 use crate::error::PlanError;
 use crate::groups::Group;
 use crate::rates::Balance;
+use crate::region::Layout;
 
 /// Costs of a phase's operations, in order.
 ///
@@ -124,7 +126,8 @@ fn tokens_of_output(program: &Program, op: &Op, dims: &[u64]) -> u64 {
 /// Maximal sets of operations that no path connects (paper §3.5), and what became of them.
 ///
 /// The lanes work on one operation at a time, each on its own slice: members of a set are
-/// serialised, for bandwidth where both are bound by it, else because each fills every lane.
+/// serialised, for bandwidth where both are bound by it, else because each fills every lane. In a
+/// region with lanes for each stream, operations of different streams do run beside each other.
 ///
 /// # Errors
 /// An operation that breaks its contract.
@@ -132,7 +135,7 @@ pub fn concurrency(
     program: &Program,
     phase: PhaseId,
     costs: &[Cost],
-    schedule: &Schedule,
+    (schedule, layout): (&Schedule, Option<&Layout>),
 ) -> Result<Concurrency, PlanError> {
     let ops = &program.phases[phase.index()].ops;
     if program.phases[phase.index()].is_loading() {
@@ -159,11 +162,21 @@ pub fn concurrency(
     let unaligned = crate::schedule::unaligned(program, phase, Group::of_schedule(schedule))?;
     let mut report = Concurrency { cuts_unaligned: unaligned.events, ..Concurrency::default() };
     let segments = segments(ops.len(), schedule);
+    let region = &program.phases[phase.index()];
+    let streams = Streams::of(region).map(|streams| streams.split(region));
+    let beside = |a: usize, b: usize| {
+        let both = layout.zip(streams.as_ref());
+        both.is_some_and(|(layout, streams)| layout.is_beside(streams, a, b))
+    };
     for set in sets {
         for pair in set.windows(2) {
             let apart = costs[pair[0]].bandwidth_bound != costs[pair[1]].bandwidth_bound;
             let ids = (OpId::of(pair[0]), OpId::of(pair[1]));
-            if apart && segments[pair[0]] == segments[pair[1]] {
+            let runs_beside = beside(pair[0], pair[1]);
+            if runs_beside && !apart {
+                continue;
+            }
+            if apart && (runs_beside || segments[pair[0]] == segments[pair[1]]) {
                 if !report.complementary.contains(&ids) {
                     report.complementary.push(ids);
                 }

@@ -434,6 +434,7 @@ fn figures(
         preference: Default::default(),
         orders: Vec::new(),
         variants: Vec::new(),
+        regions: Vec::new(),
         placements,
         buffers,
         arena: ArenaFigures {

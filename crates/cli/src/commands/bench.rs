@@ -5,6 +5,7 @@
 //! the peak of the process is counted from there.
 
 mod options;
+mod pictures;
 mod predicted;
 mod report;
 
@@ -42,6 +43,9 @@ use report::Report;
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let args = BenchArgs::parse(parser)?;
     catch_stop_requests()?;
+    if args.plan.vision.is_some() {
+        return pictures::run(&args);
+    }
     let peaks = measured_peaks(&args)?;
     let started = Instant::now();
     let Ready { mut prepared, name, work, predicted, earlier, isa, lanes } = prepare(&args)?;

@@ -58,9 +58,10 @@ Bounds and machine
   --mmproj FILE           the vision file of a model that sees
   --max-images N          pictures of a request or conversation (1)
   --max-image-size WxH    pixels of the largest picture (1024x1024); larger ones are refused
-  --mode NAME             serial: the weights of both files stay; overlapped: and pictures are
-                          looked at while answers go on; phase-resident: each set is loaded when
-                          its turn comes (serial, unless only that fits)
+  --mode NAME             serial: the weights of both files stay; overlapped: and tiles are
+                          encoded beside chunks of the prompt, and while answers go on;
+                          phase-resident: each set is loaded when its turn comes (serial, unless
+                          only the last fits)
 ";
 
 const PLAN: &str = "\
@@ -130,6 +131,10 @@ dctms bench [MODEL] [options]     speed, latency and memory inside the envelope
   -m MODEL                the model file, like the first word
   --json                  one object in place of the table
   --compare OLD.json      ratios to an earlier report
+
+  With --mmproj FILE: a prompt of N tokens of text and a picture, its tiles beside chunks of the
+  prompt against one step after the other, in turns, with what the plan expects
+  --tiles N               tiles of the picture (4)
 ";
 
 const COMPILE: &str = "\

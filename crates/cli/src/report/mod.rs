@@ -14,6 +14,7 @@ use dctms_ir::{Plan, json};
 use crate::modes;
 use crate::schedule;
 use crate::show::{grouped, mebibytes, ratio};
+use crate::streams;
 use crate::table::{Shown, bounds_rows, envelope_rows, main_phase, price_rows, reduction};
 use crate::together;
 
@@ -229,6 +230,14 @@ fn schedule_sections(out: &mut String, plan: &Plan) {
     add("times", "Expected times", &schedule::TIMES, schedule::times(plan).map_rows());
     let roofline = schedule::roofline(plan).map_rows();
     add("concurrency", "Concurrency", &schedule::ROOFLINE, roofline);
+    for (index, region) in plan.regions.iter().enumerate() {
+        let (id, title) = (format!("streams-{index}"), streams::title(plan, region));
+        let verdict = streams::verdict(region).join(". ");
+        let title = format!("Streams: {}", escape(&title));
+        add(&id, &title, &streams::STREAMS, streams::streams(plan, region).map_rows());
+        let (id, title) = (format!("segments-{index}"), format!("{}.", escape(&verdict)));
+        add(&id, &title, &streams::SEGMENTS, streams::segments(region).map_rows());
+    }
     add("orders", "Order of operations", &schedule::ORDERS, schedule::orders(plan).map_rows());
     let variants = schedule::variants(plan).map_rows();
     if !variants.is_empty() {

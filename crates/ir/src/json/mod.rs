@@ -12,6 +12,7 @@
 mod kinds;
 mod parse;
 mod read;
+mod regions;
 mod write;
 
 pub use read::read;

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::parse::{Node, parse};
 use super::write::{FORMAT, VERSION, hexadecimal, shard_counts, workspace_bytes_required};
-use super::{JsonError, kinds};
+use super::{JsonError, kinds, regions};
 use crate::contract::{self, Access, Mode, Split};
 use crate::ids::{DimId, EventId, OpId, PhaseId, TensorId};
 use crate::limits::{ITEMS_MAX, LANES_MAX, PHASES_MAX, SIZE_DEPTH_MAX, SIZE_PARTS_MAX};
@@ -66,6 +66,7 @@ pub fn read(text: &str) -> Result<Plan> {
         preference: Preference::default(),
         orders: Vec::new(),
         variants: Vec::new(),
+        regions: Vec::new(),
         placements,
         buffers: root
             .get("buffers")?
@@ -89,6 +90,9 @@ pub fn read(text: &str) -> Result<Plan> {
     }
     if let Some(node) = root.find("variants")? {
         plan.variants = node.list(ITEMS_MAX, variant)?;
+    }
+    if let Some(node) = root.find("regions")? {
+        plan.regions = regions::read(&node, &names, &plan.program)?;
     }
     if let Some(node) = root.find("predictions")? {
         plan.predictions = predictions(&node, &names)?;
@@ -516,7 +520,7 @@ fn owned(node: &Node<'_, '_>, key: &str) -> Result<String> {
     Ok(node.get(key)?.text()?.to_string())
 }
 
-fn phase_id(node: &Node<'_, '_>, names: &[String]) -> Result<PhaseId> {
+pub(super) fn phase_id(node: &Node<'_, '_>, names: &[String]) -> Result<PhaseId> {
     let name = node.text()?;
     let found = names.iter().position(|known| known == name);
     found.map(PhaseId::of).ok_or_else(|| node.error(format!("no phase is named {name:?}")))

@@ -6,8 +6,8 @@ use crate::ids::{EventId, OpId, PhaseId, TensorId};
 use crate::op::{Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source};
 use crate::plan::{
     ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine,
-    OrderReport, Placement, Plan, Prediction, Preference, RuntimeBytes, Schedule, Summary, Task,
-    Variant,
+    OrderReport, Placement, Plan, Prediction, Preference, RegionReport, RuntimeBytes, Schedule,
+    Segment, StreamReport, Summary, Task, Variant,
 };
 use crate::program::{ModelInfo, Program};
 use crate::size::Size;
@@ -253,6 +253,23 @@ fn sample() -> Plan {
             total_bytes: 2,
             cuts: [3, 4],
             predicted_ns: [5, 6],
+        }],
+        regions: vec![RegionReport {
+            phase: PhaseId(1),
+            streams: vec![StreamReport {
+                phase: PhaseId(0),
+                first_lane: 1,
+                lanes: 2,
+                ops_apart: 3,
+                alone_ns: 4,
+                bandwidth_percent: 5,
+            }],
+            hand_overs: vec![(OpId(1), OpId(2))],
+            together_ns: 6,
+            segments: vec![Segment {
+                name: "text \"1\"".to_string(),
+                waits_for: vec!["picture 1".to_string()],
+            }],
         }],
         predictions: vec![Prediction {
             phase: PhaseId(1),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::kinds;
+use super::{kinds, regions};
 use crate::contract::{self, Split};
 use crate::ids::{OpId, PhaseId, TensorId};
 use crate::op::Op;
@@ -79,6 +79,7 @@ fn body(plan: &Plan) -> String {
         o.text("preference", plan.preference.name());
         o.with("orders", |out| orders(out, plan));
         o.with("variants", |out| variants(out, plan));
+        regions::write(o, plan);
         o.with("arena", |out| arena(out, plan));
         o.with("summary", |out| summary(out, plan));
         o.with("envelope", |out| envelope(out, plan));
@@ -481,7 +482,7 @@ impl Object<'_> {
     }
 }
 
-fn list<T>(out: &mut String, items: &[T], mut item: impl FnMut(&mut String, &T)) {
+pub(super) fn list<T>(out: &mut String, items: &[T], mut item: impl FnMut(&mut String, &T)) {
     out.push('[');
     for (i, value) in items.iter().enumerate() {
         if i > 0 {
@@ -522,7 +523,7 @@ fn optional_text(out: &mut String, value: Option<&str>) {
     }
 }
 
-fn quote(out: &mut String, text: &str) {
+pub(super) fn quote(out: &mut String, text: &str) {
     out.push('"');
     if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
         out.push_str(text);

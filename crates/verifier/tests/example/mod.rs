@@ -68,6 +68,7 @@ pub fn plan() -> Plan {
         preference: Default::default(),
         orders: Vec::new(),
         variants: Vec::new(),
+        regions: Vec::new(),
         placements: vec![Placement::default(); program.tensors.len()],
         schedules,
         program,

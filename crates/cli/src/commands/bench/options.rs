@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dctms_engine::bench::BenchSettings;
-use dctms_engine::{Class, EngineError};
+use dctms_engine::{Class, EngineError, VisionMode};
 use lexopt::prelude::*;
 use serde_json::Value;
 
@@ -13,6 +13,8 @@ use crate::args::{PlanArgs, UsageError, count, unknown, within};
 const TOKENS_MAX: u64 = 1 << 24;
 /// Most repetitions.
 const REPETITIONS_MAX: u64 = 1000;
+/// Most tiles of a picture.
+const TILES_MAX: u64 = 64;
 /// Longest earlier report, bytes.
 const EARLIER_BYTES_MAX: u64 = 64 * 1024;
 
@@ -38,6 +40,8 @@ pub struct BenchArgs {
     pub gen_tokens: u64,
     /// Tokens of context before decoding.
     pub depth: u64,
+    /// Tiles of the picture, with a vision file.
+    pub tiles: u64,
     /// Repetitions.
     pub repetitions: u64,
     /// Output.
@@ -58,6 +62,7 @@ impl BenchArgs {
             prompt_tokens: 512,
             gen_tokens: 128,
             depth: 0,
+            tiles: 4,
             repetitions: 5,
             format: Format::Text,
             compare: None,
@@ -73,7 +78,19 @@ impl BenchArgs {
                 other => return Err(unknown(&other)),
             }
         }
-        args.plan.require_blind("bench")?;
+        match args.plan.vision.is_some() {
+            // Both ways run under the plan of mode overlapped.
+            true if args.plan.mode.is_some_and(|mode| mode != VisionMode::Overlapped) => {
+                return Err(UsageError::Wrong(
+                    "bench of pictures is of --mode overlapped, which has both ways".to_string(),
+                ));
+            }
+            true => {}
+            false => {
+                args.plan.require_blind("bench")?;
+                within(args.prompt_tokens, "prompt-tokens", 1, TOKENS_MAX)?;
+            }
+        }
         Ok(args)
     }
 
@@ -82,7 +99,8 @@ impl BenchArgs {
             within(count(parser, name)?, name, least, TOKENS_MAX)
         };
         match name {
-            "prompt-tokens" => self.prompt_tokens = tokens(parser, 1)?,
+            "prompt-tokens" => self.prompt_tokens = tokens(parser, 0)?,
+            "tiles" => self.tiles = within(count(parser, name)?, name, 1, TILES_MAX)?,
             "gen-tokens" => self.gen_tokens = tokens(parser, 1)?,
             "depth" => self.depth = tokens(parser, 0)?,
             "repetitions" => {

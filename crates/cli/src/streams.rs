@@ -1,0 +1,92 @@
+//! The concurrent regions of a plan as rows: whose lanes, what running together is worth, and
+//! which part of a prompt waits for what. Shared by the table and the page.
+
+use dctms_ir::Plan;
+use dctms_ir::plan::RegionReport;
+
+use crate::show::{grouped, printable};
+
+/// Heads of [`streams`].
+pub const STREAMS: [&str; 5] =
+    ["", "lanes", "operations on them", "alone, ms", "bound by bandwidth"];
+
+/// Heads of [`segments`].
+pub const SEGMENTS: [&str; 2] = ["part of a prompt", "waits for"];
+
+/// What a region is called.
+#[must_use]
+pub fn title(plan: &Plan, region: &RegionReport) -> String {
+    format!("streams of {}", name(plan, region.phase.index()))
+}
+
+fn name(plan: &Plan, phase: usize) -> String {
+    printable(&plan.program.phases[phase].name)
+}
+
+/// For each stream: name, lanes of its own, operations that run on those, its time alone, the part
+/// of it that bandwidth limits.
+#[must_use]
+pub fn streams(plan: &Plan, region: &RegionReport) -> Vec<[String; 5]> {
+    let rows = region.streams.iter().map(|stream| {
+        let last = stream.first_lane + stream.lanes - 1;
+        let lanes = match stream.lanes {
+            1 => last.to_string(),
+            _ => format!("{}-{last}", stream.first_lane),
+        };
+        let ops = plan.program.phases[stream.phase.index()].ops.len();
+        [
+            name(plan, stream.phase.index()),
+            lanes,
+            format!("{} of {ops}", stream.ops_apart),
+            milliseconds(stream.alone_ns),
+            format!("{} %", stream.bandwidth_percent),
+        ]
+    });
+    rows.collect()
+}
+
+/// What the region is worth, and why no more.
+#[must_use]
+pub fn verdict(region: &RegionReport) -> Vec<String> {
+    let together = milliseconds(region.together_ns);
+    if region.streams.is_empty() {
+        return vec![format!(
+            "every operation runs over all lanes ({together} ms): lanes for each stream gain nothing"
+        )];
+    }
+    let alone: u64 = region.streams.iter().map(|stream| stream.alone_ns).sum();
+    let gain = 100.0 * (1.0 - region.together_ns as f64 / alone.max(1) as f64);
+    let bound = region.streams.iter().filter(|stream| stream.bandwidth_percent >= 50).count();
+    let why = match bound {
+        0 => {
+            "both are bound by arithmetic: on cores that one of them fills, idle time and cuts are \
+             all that there is to recover"
+        }
+        1 => "one is bound by arithmetic and one by bandwidth: each leaves what the other needs",
+        _ => "both are bound by bandwidth: side by side they share it",
+    };
+    vec![
+        format!(
+            "together {together} ms, one after the other {} ms: {gain:.1} % less (a whole chunk, the \
+             largest tile; expected)",
+            milliseconds(alone)
+        ),
+        why.to_string(),
+        format!("{} orders between the streams", grouped(region.hand_overs.len() as u64)),
+    ]
+}
+
+/// Parts of a prompt and what each waits for.
+#[must_use]
+pub fn segments(region: &RegionReport) -> Vec<[String; 2]> {
+    let rows = region.segments.iter().map(|segment| {
+        let waits = segment.waits_for.iter().map(|name| printable(name)).collect::<Vec<_>>();
+        let waits = if waits.is_empty() { "nothing".to_string() } else { waits.join(", ") };
+        [printable(&segment.name), waits]
+    });
+    rows.collect()
+}
+
+fn milliseconds(nanoseconds: u64) -> String {
+    format!("{}.{:03}", grouped(nanoseconds / 1_000_000), nanoseconds / 1000 % 1000)
+}
