@@ -22,12 +22,9 @@ pub const TOKEN_GROUP: usize = 16;
 const _: () = {
     assert!(BLOCK_COLS == 2 * TILE_ROWS, "a block is two activation tiles");
     assert!(VECTOR_BYTES == 64);
-    // The largest integer sum of a sub-block times its scale fits f32's 24-bit significand, so
-    // converting it is exact: 6-bit weights around 32, 16 products, scales of magnitude 128, two
-    // halves.
-    assert!(2 * 128 * 16 * 32 * ACTIVATION_MAX < 1 << 24);
-    // 5-bit weights, 32 products, 6-bit scales.
-    assert!(63 * 32 * 31 * ACTIVATION_MAX < 1 << 24);
+    // The largest integer sum of a block, 8-bit weights and 32 products, fits f32's 24-bit
+    // significand, so converting it is exact.
+    assert!(128 * 32 * ACTIVATION_MAX < 1 << 24);
 };
 
 /// Features of an attention head, at most.

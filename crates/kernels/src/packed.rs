@@ -87,6 +87,16 @@ pub struct QuantLayout {
     pub scales: ScaleScheme,
 }
 
+impl ScaleScheme {
+    /// Whether there is a minimum beside the scale.
+    pub(crate) const fn has_minimum(self) -> bool {
+        match self {
+            Self::Block | Self::Super16 => false,
+            Self::BlockMinimum | Self::Super32Minimum | Self::Super16Minimum => true,
+        }
+    }
+}
+
 impl QuantLayout {
     const fn new(low_bits: usize, high_bits: usize, zero: i32, scales: ScaleScheme) -> Self {
         Self { low_bits, high_bits, zero, scales }

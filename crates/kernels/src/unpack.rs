@@ -28,7 +28,7 @@ pub(crate) struct Block {
 #[inline(always)]
 pub(crate) fn block(layout: &QuantLayout, tile: &[u8], index: usize) -> Block {
     let (header, planes, scales) = parts(layout, tile, index);
-    let minimum = match has_minimum(layout.scales) {
+    let minimum = match layout.scales.has_minimum() {
         true => f16_rows(&header[2 * TILE_ROWS..]),
         false => [0.0; TILE_ROWS],
     };
@@ -57,16 +57,6 @@ fn parts<'a>(layout: &QuantLayout, tile: &'a [u8], index: usize) -> (&'a [u8], &
         bytes => &tile[layout.header_offset_bytes(index)..][..bytes],
     };
     (header, planes, scales)
-}
-
-#[inline(always)]
-fn has_minimum(scheme: ScaleScheme) -> bool {
-    match scheme {
-        ScaleScheme::Block | ScaleScheme::Super16 => false,
-        ScaleScheme::BlockMinimum | ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
-            true
-        }
-    }
 }
 
 #[inline(always)]
@@ -149,7 +139,7 @@ pub(crate) fn half_row(
 ) -> [f32; TILE_ROWS] {
     let (header, planes, scales) = parts(layout, tile, index);
     let d = f16_of_row(header, row);
-    let minimum = match has_minimum(layout.scales) {
+    let minimum = match layout.scales.has_minimum() {
         true => f16_of_row(&header[2 * TILE_ROWS..], row),
         false => 0.0,
     };

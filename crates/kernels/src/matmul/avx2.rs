@@ -100,9 +100,12 @@ unsafe fn run<K: Kind, M: Multiply>(call: &Call<'_>) {
                     group::<K, M, 4>(call, tile, token);
                     token += 4;
                 }
-                while end - token >= 1 {
-                    group::<K, M, 1>(call, tile, token);
-                    token += 1;
+                // What is left shares one pass over the weights.
+                match end - token {
+                    0 => {}
+                    1 => group::<K, M, 1>(call, tile, token),
+                    2 => group::<K, M, 2>(call, tile, token),
+                    _ => group::<K, M, 3>(call, tile, token),
                 }
             }
         }

@@ -1,23 +1,26 @@
 //! Weights times activations: y = W·x for a run of row tiles and all tokens.
 //!
 //! **The canonical order.** Each output element has one f32 accumulator that starts at 0 and
-//! takes the blocks of 32 columns in increasing order. With `I` the exact integer dot product
-//! (zero point subtracted), `S` the sum of the activation integers, `dx` the activation scale and
-//! every product of two scales rounded once:
+//! takes the blocks of 32 columns in increasing order, each by `acc = fma(t, dx, acc)`, where `dx`
+//! is the scale of the activations and `t` the block's sum in units of it. With `I` the exact
+//! integer dot product (zero point subtracted) and `S` the sum of the activation integers, of the
+//! block or of its halves of 16 columns, and w = d·scale, n = dmin·minimum each rounded once:
 //!
 //! ```text
-//! Q4_0 Q5_0 Q8_0   acc = fma(f32(I), d·dx, acc)
-//! Q4_1 Q5_1        … then acc = fma(f32(S), m·dx, acc)
-//! Q4_K Q5_K        acc = fma(f32(sc·I), d·dx, acc), then acc = fma(f32(mn·S), −(dmin·dx), acc)
-//! Q6_K Q3_K        acc = fma(f32(sc0·I0 + sc1·I1), d·dx, acc)          (halves of 16 columns)
-//! Q2_K             … then acc = fma(f32(mn0·S0 + mn1·S1), −(dmin·dx), acc)
+//! Q4_0 Q5_0 Q8_0   t = d·f32(I)
+//! Q4_1 Q5_1        t = fma(m, f32(S), d·f32(I))
+//! Q4_K Q5_K        t = fma(−n, f32(S), w·f32(I))
+//! Q6_K Q3_K        t = fma(w1, f32(I1), w0·f32(I0))
+//! Q2_K             t = fma(−n1, f32(S1), fma(−n0, f32(S0), fma(w1, f32(I1), w0·f32(I0))))
 //! float weights, or f32 activations: acc = fma(w, x, acc), one column at a time
 //! ```
 //!
-//! All integers here are below 2²⁴ (see [`crate::limits`]), so their conversion is exact and a
-//! shell may form them in integers or in floats. Nothing else is free: rows lie across vector
-//! lanes, tokens and tiles across registers, and neither changes an element's order. So the bits
-//! do not depend on the instruction set, the number of tokens, or how rows are shared out.
+//! What belongs to the weights alone, w and n, is made once for many tokens; so each kind costs a
+//! token as few products as its scales allow: two, and one more for each further scale or minimum.
+//! The integers are below 2²⁴ (see [`crate::limits`]), so their conversion is exact. Nothing else
+//! is free: rows lie across vector lanes, tokens and tiles across registers, and neither changes
+//! an element's order. So the bits do not depend on the instruction set, the number of tokens, or
+//! how rows are shared out.
 //!
 //! This file chooses the shell; it knows no instruction set itself.
 

@@ -35,19 +35,23 @@ pub(super) fn matmul(
 /// Takes the accumulators of one token over one block.
 fn advance(layout: &QuantLayout, block: &Block, x: &ActBlock, acc: &mut Rows<f32>) {
     let dots = half_dots(layout, block, x);
-    let s = x.s.map(i32::from);
+    let [s0, s1] = x.s.map(i32::from);
     for row in 0..TILE_ROWS {
-        let dot = block.scales[0][row] * dots[0][row] + block.scales[1][row] * dots[1][row];
-        acc[row] = (dot as f32).mul_add(block.d[row] * x.d, acc[row]);
-        let minimum = match layout.scales {
-            ScaleScheme::Block | ScaleScheme::Super16 => continue,
-            ScaleScheme::BlockMinimum => ((s[0] + s[1]) as f32, block.minimum[row] * x.d),
-            ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
-                let sum = block.minima[0][row] * s[0] + block.minima[1][row] * s[1];
-                (sum as f32, -(block.minimum[row] * x.d))
+        let scale = |half: usize| block.d[row] * block.scales[half][row] as f32;
+        let minimum = |half: usize| -(block.minimum[row] * block.minima[half][row] as f32);
+        let (dot0, dot1) = (dots[0][row], dots[1][row]);
+        let whole = || scale(0) * (dot0 + dot1) as f32;
+        let halves = || scale(1).mul_add(dot1 as f32, scale(0) * dot0 as f32);
+        let sum = match layout.scales {
+            ScaleScheme::Block => whole(),
+            ScaleScheme::BlockMinimum => block.minimum[row].mul_add((s0 + s1) as f32, whole()),
+            ScaleScheme::Super32Minimum => minimum(0).mul_add((s0 + s1) as f32, whole()),
+            ScaleScheme::Super16 => halves(),
+            ScaleScheme::Super16Minimum => {
+                minimum(1).mul_add(s1 as f32, minimum(0).mul_add(s0 as f32, halves()))
             }
         };
-        acc[row] = minimum.0.mul_add(minimum.1, acc[row]);
+        acc[row] = sum.mul_add(x.d, acc[row]);
     }
 }
 

@@ -14,36 +14,39 @@ pub fn element(kind: PackedKind, raw_row: &[u8], activations: &[ActBlock]) -> f3
     for raw_block in raw_row.chunks_exact(block_bytes(kind)) {
         let parts = dequantise::parts(kind, raw_block);
         for sub in 0..parts.q.len() / 32 {
-            acc = advance(&parts, sub, blocks.next().expect("a block each 32 columns"), acc);
+            let x = blocks.next().expect("a block each 32 columns");
+            acc = block_sum(kind, &parts, sub, x).mul_add(x.d, acc);
         }
     }
     acc
 }
 
-/// One block of 32 columns.
-fn advance(parts: &Parts, sub: usize, x: &ActBlock, acc: f32) -> f32 {
+/// The sum of one block of 32 columns, in units of the activations' scale.
+fn block_sum(kind: PackedKind, parts: &Parts, sub: usize, x: &ActBlock) -> f32 {
     let half_dot = |half: usize| -> i32 {
         (16 * half..16 * half + 16).map(|k| parts.q[32 * sub + k] * i32::from(x.q[k])).sum()
     };
     let half_sum =
         |half: usize| -> i32 { x.q[16 * half..16 * half + 16].iter().map(|&q| i32::from(q)).sum() };
     assert_eq!(x.s.map(i32::from), [half_sum(0), half_sum(1)]);
-    if parts.scale.is_empty() {
-        let dot = half_dot(0) + half_dot(1);
-        let acc = (dot as f32).mul_add(parts.d * x.d, acc);
-        return match parts.m {
-            None => acc,
-            Some(m) => ((half_sum(0) + half_sum(1)) as f32).mul_add(m * x.d, acc),
-        };
-    }
-    let dot = parts.scale[2 * sub] * half_dot(0) + parts.scale[2 * sub + 1] * half_dot(1);
-    let acc = (dot as f32).mul_add(parts.d * x.d, acc);
-    match parts.dmin {
-        None => acc,
-        Some(dmin) => {
-            let sum =
-                parts.minimum[2 * sub] * half_sum(0) + parts.minimum[2 * sub + 1] * half_sum(1);
-            (sum as f32).mul_add(-(dmin * x.d), acc)
+    let dot = (half_dot(0) + half_dot(1)) as f32;
+    let sum = (half_sum(0) + half_sum(1)) as f32;
+    let scale = |half: usize| parts.d * parts.scale[2 * sub + half] as f32;
+    let minimum = |half: usize| {
+        -(parts.dmin.expect("a kind with minima") * parts.minimum[2 * sub + half] as f32)
+    };
+    let of_halves = || scale(1).mul_add(half_dot(1) as f32, scale(0) * half_dot(0) as f32);
+    match kind {
+        PackedKind::F32 | PackedKind::F16 | PackedKind::BF16 => panic!("no blocks"),
+        PackedKind::Q8_0 | PackedKind::Q4_0 | PackedKind::Q5_0 => parts.d * dot,
+        PackedKind::Q4_1 | PackedKind::Q5_1 => {
+            parts.m.expect("a kind with a minimum").mul_add(sum, parts.d * dot)
+        }
+        PackedKind::Q4K | PackedKind::Q5K => minimum(0).mul_add(sum, scale(0) * dot),
+        PackedKind::Q3K | PackedKind::Q6K => of_halves(),
+        PackedKind::Q2K => {
+            let sum = minimum(0).mul_add(half_sum(0) as f32, of_halves());
+            minimum(1).mul_add(half_sum(1) as f32, sum)
         }
     }
 }

@@ -215,14 +215,10 @@ unsafe fn shift_left(x: __m256i, bits: usize) -> __m256i {
 
 /// The scales of 8 rows of one block, in the form that [`advance`] wants.
 pub(super) struct Scales {
-    /// `d`.
-    d: __m256,
-    /// `m` or `dmin`.
-    minimum: __m256,
-    /// Sub-block scales of the two 16-column halves (one, for sub-blocks of 32).
-    scales: [__m256i; 2],
-    /// Sub-block minima of the two 16-column halves as pairs of i16.
-    minima: __m256i,
+    /// Scales of the two 16-column halves (one, where a scale covers 32 columns).
+    scales: [__m256; 2],
+    /// Minima of the two 16-column halves, likewise; with their sign for super-blocks.
+    minima: [__m256; 2],
 }
 
 impl Scales {
@@ -235,38 +231,24 @@ impl Scales {
         // SAFETY: block_bytes = planes + scale_bytes; each load stays below scale_bytes or
         // header_bytes of that scheme.
         unsafe {
-            let scales = block.wrapping_add(layout.low_bytes() + layout.high_bytes());
-            let zero = _mm256_setzero_si256();
+            let bytes = block.wrapping_add(layout.low_bytes() + layout.high_bytes());
             let none = _mm256_setzero_ps();
-            let (d, minimum) = match layout.scales {
-                ScaleScheme::Block => (f16(scales, 0, half), none),
-                ScaleScheme::BlockMinimum => (f16(scales, 0, half), f16(scales, 1, half)),
-                ScaleScheme::Super16 => (f16(header, 0, half), none),
-                ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
-                    (f16(header, 0, half), f16(header, 1, half))
-                }
+            let scale = |at: usize| _mm256_mul_ps(f16(header, 0, half), unsigned(bytes, at, half));
+            let signed = |at: usize| _mm256_mul_ps(f16(header, 0, half), signed(bytes, at, half));
+            let minimum = |at: usize| {
+                let dmin = _mm256_sub_ps(none, f16(header, 1, half));
+                _mm256_mul_ps(dmin, unsigned(bytes, at, half))
             };
-            let (low, high) = match layout.scales {
-                ScaleScheme::Block | ScaleScheme::BlockMinimum => (zero, zero),
-                ScaleScheme::Super32Minimum => (unsigned(scales, 0, half), zero),
-                ScaleScheme::Super16 => (signed(scales, 0, half), signed(scales, 1, half)),
-                ScaleScheme::Super16Minimum => {
-                    (unsigned(scales, 0, half), unsigned(scales, 1, half))
+            let (scales, minima) = match layout.scales {
+                ScaleScheme::Block => ([f16(bytes, 0, half), none], [none; 2]),
+                ScaleScheme::BlockMinimum => {
+                    ([f16(bytes, 0, half), none], [f16(bytes, 1, half), none])
                 }
+                ScaleScheme::Super32Minimum => ([scale(0), none], [minimum(1), none]),
+                ScaleScheme::Super16 => ([signed(0), signed(1)], [none; 2]),
+                ScaleScheme::Super16Minimum => ([scale(0), scale(1)], [minimum(2), minimum(3)]),
             };
-            let (minimum_low, minimum_high) = match layout.scales {
-                ScaleScheme::Block | ScaleScheme::BlockMinimum | ScaleScheme::Super16 => {
-                    (zero, zero)
-                }
-                ScaleScheme::Super32Minimum => {
-                    (unsigned(scales, 1, half), unsigned(scales, 1, half))
-                }
-                ScaleScheme::Super16Minimum => {
-                    (unsigned(scales, 2, half), unsigned(scales, 3, half))
-                }
-            };
-            let minima = _mm256_or_si256(minimum_low, _mm256_slli_epi32::<16>(minimum_high));
-            Self { d, minimum, scales: [low, high], minima }
+            Self { scales, minima }
         }
     }
 }
@@ -289,11 +271,11 @@ unsafe fn f16(at: *const u8, index: usize, half: usize) -> __m256 {
 /// # Safety
 /// As [`f16`]'s.
 #[inline(always)]
-unsafe fn unsigned(at: *const u8, index: usize, half: usize) -> __m256i {
+unsafe fn unsigned(at: *const u8, index: usize, half: usize) -> __m256 {
     // SAFETY: as this function's.
     unsafe {
         let at = at.add(index * TILE_ROWS + half * HALF_ROWS);
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast()))
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())))
     }
 }
 
@@ -302,11 +284,11 @@ unsafe fn unsigned(at: *const u8, index: usize, half: usize) -> __m256i {
 /// # Safety
 /// As [`f16`]'s.
 #[inline(always)]
-unsafe fn signed(at: *const u8, index: usize, half: usize) -> __m256i {
+unsafe fn signed(at: *const u8, index: usize, half: usize) -> __m256 {
     // SAFETY: as this function's.
     unsafe {
         let at = at.add(index * TILE_ROWS + half * HALF_ROWS);
-        _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast()))
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())))
     }
 }
 
@@ -352,33 +334,31 @@ pub(super) unsafe fn advance<K: Kind, M: Multiply>(
         let dx = _mm256_set1_ps((*x).d);
         let low = M::dot::<K>(integers, x, 0..middle);
         let high = M::dot::<K>(integers, x, middle..BLOCK_GROUPS);
+        let float = |sum: __m256i| _mm256_cvtepi32_ps(sum);
+        let sum_of = |low: i32, high: i32| float(_mm256_madd_epi16(pair(low, high), sums));
         for (half, acc) in advanced.iter_mut().enumerate() {
-            let scales = &scales[half];
-            let dot = match layout.scales {
-                ScaleScheme::Block | ScaleScheme::BlockMinimum => {
-                    fold(low[half], sums, (zero, zero))
+            let Scales { scales, minima } = &scales[half];
+            let sum = match layout.scales {
+                ScaleScheme::Block | ScaleScheme::BlockMinimum | ScaleScheme::Super32Minimum => {
+                    _mm256_mul_ps(scales[0], float(fold(low[half], sums, (zero, zero))))
                 }
-                ScaleScheme::Super32Minimum => {
-                    _mm256_mullo_epi32(fold(low[half], sums, (zero, zero)), scales.scales[0])
+                ScaleScheme::Super16 | ScaleScheme::Super16Minimum => {
+                    let low = float(fold(low[half], sums, (zero, 0)));
+                    let high = float(fold(high[half], sums, (0, zero)));
+                    _mm256_fmadd_ps(scales[1], high, _mm256_mul_ps(scales[0], low))
                 }
-                ScaleScheme::Super16 | ScaleScheme::Super16Minimum => _mm256_add_epi32(
-                    _mm256_mullo_epi32(fold(low[half], sums, (zero, 0)), scales.scales[0]),
-                    _mm256_mullo_epi32(fold(high[half], sums, (0, zero)), scales.scales[1]),
-                ),
             };
-            *acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(scales.d, dx), *acc);
-            let minimum = _mm256_mul_ps(scales.minimum, dx);
-            match layout.scales {
-                ScaleScheme::Block | ScaleScheme::Super16 => {}
-                ScaleScheme::BlockMinimum => {
-                    let sum = _mm256_cvtepi32_ps(_mm256_madd_epi16(pair(1, 1), sums));
-                    *acc = _mm256_fmadd_ps(sum, minimum, *acc);
+            let sum = match layout.scales {
+                ScaleScheme::Block | ScaleScheme::Super16 => sum,
+                ScaleScheme::BlockMinimum | ScaleScheme::Super32Minimum => {
+                    _mm256_fmadd_ps(minima[0], sum_of(1, 1), sum)
                 }
-                ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
-                    let sum = _mm256_cvtepi32_ps(_mm256_madd_epi16(scales.minima, sums));
-                    *acc = _mm256_fnmadd_ps(sum, minimum, *acc);
+                ScaleScheme::Super16Minimum => {
+                    let sum = _mm256_fmadd_ps(minima[0], sum_of(1, 0), sum);
+                    _mm256_fmadd_ps(minima[1], sum_of(0, 1), sum)
                 }
-            }
+            };
+            *acc = _mm256_fmadd_ps(sum, dx, *acc);
         }
     }
     advanced

@@ -4,8 +4,8 @@
 //! What a block of a token gives to all rows alike, its sums with the zero point in them, comes
 //! as [`Sums`], so that it is made once for many tiles: a processor has two pipes for products,
 //! integer and float, and this kernel is bound by them. Of a block of Q4_0 eight slots are
-//! integer products, one the product of two scales, one the fused multiply-add; the conversion
-//! and the broadcasts go elsewhere.
+//! integer products, one the product with the scale, one the fused multiply-add; each further
+//! scale or minimum takes one more. The conversions and the broadcasts go elsewhere.
 
 use core::arch::x86_64::*;
 
@@ -16,29 +16,24 @@ use crate::quantise::ActBlock;
 
 /// What one block of one token gives to all rows alike, as words to broadcast.
 ///
-/// - block kinds: −z·S;
-/// - block kinds with a minimum (their zero point is 0): the bits of f32(S);
+/// - one scale: −z·S;
+/// - one scale and a minimum (the zero point is 0): the bits of f32(S);
 /// - sub-blocks of 16: −z·S₀ and −z·S₁ of the two halves;
-/// - super-blocks with minima (their zero point is 0): nothing, they take the sums as they are.
+/// - sub-blocks of 16 with minima (the zero point is 0): the bits of f32(S₀) and f32(S₁).
 pub(super) type Sums = [i32; 2];
 
 /// The sums of a block.
 #[inline]
 pub(super) fn sums<K: Kind>(s: [i16; 2]) -> Sums {
     let zero = K::LAYOUT.zero;
+    const { assert!(!K::LAYOUT.scales.has_minimum() || K::LAYOUT.zero == 0) };
     let [s0, s1] = s.map(i32::from);
+    let float = |sum: i32| (sum as f32).to_bits().cast_signed();
     match K::LAYOUT.scales {
         ScaleScheme::Block => [-zero * (s0 + s1), 0],
-        ScaleScheme::BlockMinimum => {
-            const {
-                assert!(
-                    !matches!(K::LAYOUT.scales, ScaleScheme::BlockMinimum) || K::LAYOUT.zero == 0
-                )
-            };
-            [((s0 + s1) as f32).to_bits().cast_signed(), 0]
-        }
+        ScaleScheme::BlockMinimum | ScaleScheme::Super32Minimum => [float(s0 + s1), 0],
         ScaleScheme::Super16 => [-zero * s0, -zero * s1],
-        ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => [0; 2],
+        ScaleScheme::Super16Minimum => [float(s0), float(s1)],
     }
 }
 
@@ -177,14 +172,10 @@ fn shift_left(x: __m512i, bits: usize) -> __m512i {
 
 /// The scales of one block of one tile, in the form that [`advance`] wants.
 pub(super) struct Scales {
-    /// `d`.
-    d: __m512,
-    /// `m` or `dmin`.
-    minimum: __m512,
-    /// Sub-block scales of the two halves (one, for sub-blocks of 32).
-    scales: [__m512i; 2],
-    /// Sub-block minima of the two halves as pairs of i16.
-    minima: __m512i,
+    /// Scales of the two halves (one, where a scale covers 32 columns).
+    scales: [__m512; 2],
+    /// Minima of the two halves, likewise; with their sign for super-blocks.
+    minima: [__m512; 2],
 }
 
 impl Scales {
@@ -206,40 +197,38 @@ impl Scales {
                 })
             };
             let bytes = |at: usize| _mm_loadu_si128(scales.add(at * TILE_ROWS).cast());
-            let unsigned = |at: usize| _mm512_cvtepu8_epi32(bytes(at));
-            let signed = |at: usize| _mm512_cvtepi8_epi32(bytes(at));
-            let pair = |low, high| _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
-            let zero = _mm512_setzero_si512();
+            let unsigned = |at: usize| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(at)));
+            let signed = |at: usize| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(at)));
             let none = _mm512_setzero_ps();
-            let second = |at: *const u8| f16(at.add(2 * TILE_ROWS));
+            let d = || f16(header);
+            let minus_dmin = || _mm512_sub_ps(none, f16(header.add(2 * TILE_ROWS)));
             match layout.scales {
-                ScaleScheme::Block => {
-                    Self { d: f16(scales), minimum: none, scales: [zero; 2], minima: zero }
-                }
+                ScaleScheme::Block => Self { scales: [f16(scales), none], minima: [none; 2] },
                 ScaleScheme::BlockMinimum => Self {
-                    d: f16(scales),
-                    minimum: second(scales),
-                    scales: [zero; 2],
-                    minima: zero,
+                    scales: [f16(scales), none],
+                    minima: [f16(scales.add(2 * TILE_ROWS)), none],
                 },
                 ScaleScheme::Super32Minimum => Self {
-                    d: f16(header),
-                    minimum: second(header),
-                    scales: [unsigned(0), zero],
-                    minima: pair(unsigned(1), unsigned(1)),
+                    scales: [_mm512_mul_ps(d(), unsigned(0)), none],
+                    minima: [_mm512_mul_ps(minus_dmin(), unsigned(1)), none],
                 },
-                ScaleScheme::Super16 => Self {
-                    d: f16(header),
-                    minimum: none,
-                    scales: [signed(0), signed(1)],
-                    minima: zero,
-                },
-                ScaleScheme::Super16Minimum => Self {
-                    d: f16(header),
-                    minimum: second(header),
-                    scales: [unsigned(0), unsigned(1)],
-                    minima: pair(unsigned(2), unsigned(3)),
-                },
+                ScaleScheme::Super16 => {
+                    let d = d();
+                    Self {
+                        scales: [_mm512_mul_ps(d, signed(0)), _mm512_mul_ps(d, signed(1))],
+                        minima: [none; 2],
+                    }
+                }
+                ScaleScheme::Super16Minimum => {
+                    let (d, dmin) = (d(), minus_dmin());
+                    Self {
+                        scales: [_mm512_mul_ps(d, unsigned(0)), _mm512_mul_ps(d, unsigned(1))],
+                        minima: [
+                            _mm512_mul_ps(dmin, unsigned(2)),
+                            _mm512_mul_ps(dmin, unsigned(3)),
+                        ],
+                    }
+                }
             }
         }
     }
@@ -258,47 +247,40 @@ pub(super) unsafe fn advance<K: Kind, const TOKENS: usize>(
     given: *const Sums,
     acc: __m512,
 ) -> __m512 {
-    // SAFETY: both pointers are valid; q is 32 bytes, read as 8 words, s one word.
-    let (words, pair, dx, given) = unsafe {
+    // SAFETY: both pointers are valid; q is 32 bytes, read as 8 words.
+    let (words, dx, given) = unsafe {
         let words = (&raw const (*x).q).cast::<i32>();
-        let pair = (&raw const (*x).s).cast::<i32>();
-        (words, pair, _mm512_set1_ps((*x).d), given.cast::<i32>())
+        (words, _mm512_set1_ps((*x).d), given.cast::<i32>())
     };
     // SAFETY: half < 2, and there are two words of sums.
     let given = |half: usize| unsafe { _mm512_set1_epi32(given.add(half).read()) };
-    // SAFETY: two i16 of half sums are one word.
-    let pair = || unsafe { _mm512_set1_epi32(pair.read_unaligned()) };
-    let dot = |start: __m512i, groups: core::ops::Range<usize>| {
-        groups.fold(start, |sum, group| {
-            // SAFETY: group < 8.
-            let word = unsafe { words.add(group).read_unaligned() };
-            _mm512_dpbusd_epi32(sum, integers[group], _mm512_set1_epi32(word))
-        })
-    };
+    let given_float = |half: usize| _mm512_castsi512_ps(given(half));
     let start = |half: usize| match K::LAYOUT.zero {
         0 => _mm512_setzero_si512(),
         _ => given(half),
     };
-    let float = _mm512_cvtepi32_ps;
-    let dot = match K::LAYOUT.scales {
-        ScaleScheme::Block | ScaleScheme::BlockMinimum => float(dot(start(0), 0..8)),
-        ScaleScheme::Super32Minimum => {
-            float(_mm512_mullo_epi32(dot(start(0), 0..8), scales.scales[0]))
+    let dot = |half: usize, groups: core::ops::Range<usize>| {
+        let sum = groups.fold(start(half), |sum, group| {
+            // SAFETY: group < 8.
+            let word = unsafe { words.add(group).read_unaligned() };
+            _mm512_dpbusd_epi32(sum, integers[group], _mm512_set1_epi32(word))
+        });
+        _mm512_cvtepi32_ps(sum)
+    };
+    let Scales { scales, minima } = scales;
+    let whole = || _mm512_mul_ps(scales[0], dot(0, 0..8));
+    let halves =
+        || _mm512_fmadd_ps(scales[1], dot(1, 4..8), _mm512_mul_ps(scales[0], dot(0, 0..4)));
+    let sum = match K::LAYOUT.scales {
+        ScaleScheme::Block => whole(),
+        ScaleScheme::BlockMinimum | ScaleScheme::Super32Minimum => {
+            _mm512_fmadd_ps(minima[0], given_float(0), whole())
         }
-        ScaleScheme::Super16 | ScaleScheme::Super16Minimum => {
-            let low = _mm512_mullo_epi32(dot(start(0), 0..4), scales.scales[0]);
-            let high = _mm512_mullo_epi32(dot(start(1), 4..8), scales.scales[1]);
-            float(_mm512_add_epi32(low, high))
+        ScaleScheme::Super16 => halves(),
+        ScaleScheme::Super16Minimum => {
+            let sum = _mm512_fmadd_ps(minima[0], given_float(0), halves());
+            _mm512_fmadd_ps(minima[1], given_float(1), sum)
         }
     };
-    let acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(scales.d, dx), acc);
-    let minimum = _mm512_mul_ps(scales.minimum, dx);
-    match K::LAYOUT.scales {
-        ScaleScheme::Block | ScaleScheme::Super16 => acc,
-        ScaleScheme::BlockMinimum => _mm512_fmadd_ps(_mm512_castsi512_ps(given(0)), minimum, acc),
-        ScaleScheme::Super32Minimum | ScaleScheme::Super16Minimum => {
-            let sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), scales.minima, pair());
-            _mm512_fnmadd_ps(float(sum), minimum, acc)
-        }
-    }
+    _mm512_fmadd_ps(sum, dx, acc)
 }
