@@ -25,9 +25,10 @@ use dctms_system::events::Event;
 use dctms_system::lanes::Lane;
 
 use crate::error::ExecError;
+use crate::lane::{Interrupt, run_lane};
 use crate::memory::Memory;
 use crate::run::Context;
-use crate::session::{HostTensor, Interrupt, PhaseState, Session, check_dim, run_lane};
+use crate::session::{HostTensor, PhaseState, Session, check_dim};
 use crate::trace::Trace;
 
 /// Which phases have to do with a host tensor: one bit a phase.

@@ -294,6 +294,40 @@ impl VisionBody {
     }
 }
 
+impl Body {
+    /// The weights that a product reads first.
+    #[must_use]
+    pub fn weights(&self) -> Option<Place> {
+        match self {
+            Body::MatMul { weights, .. } => Some(*weights),
+            Body::GatedMatMul { gate, .. } => Some(*gate),
+            Body::LoadMatrix { .. }
+            | Body::LoadVector { .. }
+            | Body::LoadRopeFrequencies { .. }
+            | Body::LoadTokenizer { .. }
+            | Body::RopeTable { .. }
+            | Body::EmbedRows { .. }
+            | Body::RmsNorm { .. }
+            | Body::RmsNormQuantise { .. }
+            | Body::RmsNormAdd { .. }
+            | Body::HeadNorm { .. }
+            | Body::Quantise { .. }
+            | Body::BiasAdd { .. }
+            | Body::Add { .. }
+            | Body::Rope { .. }
+            | Body::KvAppend { .. }
+            | Body::AttentionPrefill { .. }
+            | Body::AttentionDecodePartial { .. }
+            | Body::AttentionDecodeMerge { .. }
+            | Body::GatedMul { .. }
+            | Body::GatedMulQuantise { .. }
+            | Body::SelectRows { .. }
+            | Body::Sample { .. }
+            | Body::Vision(_) => None,
+        }
+    }
+}
+
 /// A shard's rows of a packed matrix, with their biases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {

@@ -12,6 +12,7 @@
 pub mod beside;
 mod command;
 pub mod error;
+mod lane;
 mod link;
 pub mod load;
 mod memory;

@@ -86,6 +86,15 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(pointer, count) }
     }
 
+    /// Asks for bytes that will be read soon. Reads nothing, so it may run beside any task.
+    ///
+    /// # Panics
+    /// When the place is not inside.
+    pub fn prefetch(&self, place: Place) {
+        let (pointer, len) = self.pointer::<u8>(place);
+        dctms_kernels::prefetch::prefetch(pointer, len);
+    }
+
     /// Bytes to read.
     ///
     /// # Safety

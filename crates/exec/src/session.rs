@@ -3,7 +3,6 @@
 //! What a run checks is small: dims within their bounds, and the phase allowed after the last
 //! one. Everything else was proved before. From [`Session::start`] on nothing here allocates.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dctms_ir::Residence;
@@ -12,18 +11,18 @@ use dctms_ir::plan::Plan;
 use dctms_ir::program::{Dim, Flow};
 use dctms_kernels::isa::Isa;
 use dctms_system::arena::{Arena, ArenaPages};
-use dctms_system::events::Event;
 use dctms_system::lanes::{Lane, Lanes, LanesConfig};
 use dctms_verifier::Certificate;
 
 use crate::beside::{Shares, bit, follows};
 use crate::error::ExecError;
+use crate::lane::{Interrupt, run_lane};
 use crate::link::{PhaseCode, link};
 use crate::load::LoadHost;
 use crate::memory::{Memory, Place};
 use crate::retired::{RetiredSession, StatePlace, copy_states, states};
-use crate::run::{Context, execute};
-use crate::trace::{Kind, Recorder, Trace};
+use crate::run::Context;
+use crate::trace::Trace;
 
 /// A plan whose certificate was checked: the only thing that a session starts from.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +131,7 @@ pub(crate) struct PhaseState {
     pub(crate) name: String,
     pub(crate) code: PhaseCode,
     /// First event of the phase among all events.
-    event_base: u32,
+    pub(crate) event_base: u32,
 }
 
 impl Session {
@@ -422,75 +421,6 @@ pub(crate) fn check_dim(bounds: &Dim, value: u64) -> Result<(), ExecError> {
         });
     }
     Ok(())
-}
-
-/// The question whether to stop, and whether some lane was told yes.
-pub(crate) struct Interrupt<'a> {
-    stop: Option<&'a (dyn Fn() -> bool + Sync)>,
-    seen: AtomicBool,
-}
-
-impl<'a> Interrupt<'a> {
-    pub(crate) fn new(stop: Option<&'a (dyn Fn() -> bool + Sync)>) -> Interrupt<'a> {
-        Interrupt { stop, seen: AtomicBool::new(false) }
-    }
-
-    /// The answer is yes from now on.
-    pub(crate) fn set(&self) {
-        self.seen.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it was yes; for after the run.
-    pub(crate) fn is_set(&self) -> bool {
-        self.seen.load(Ordering::Relaxed)
-    }
-
-    /// Whether the next task is left out. Relaxed is enough: of a task that was left out, whoever
-    /// waits for it learns by the event, which orders the mark too.
-    fn is_on(&self) -> bool {
-        if self.is_set() {
-            return true;
-        }
-        let told = self.stop.is_some_and(|stop| stop());
-        if told {
-            self.set();
-        }
-        told
-    }
-}
-
-pub(crate) fn run_lane(
-    lane: &Lane<'_>,
-    (state, run): (&PhaseState, u32),
-    context: &Context<'_>,
-    interrupt: &Interrupt<'_>,
-    recorder: Option<&Recorder<'_>>,
-) {
-    let Some(commands) = state.code.lanes.get(lane.index) else { return };
-    let mut time_ns = recorder.map_or(0, Recorder::now_ns);
-    for (index, command) in commands.iter().enumerate() {
-        let (first, last) = command.waits;
-        for (event, signals) in &state.code.waits[first as usize..last as usize] {
-            let target = Event::target(run, *signals);
-            if lane.wait((state.event_base + event) as usize, target).is_err() {
-                return;
-            }
-        }
-        if let Some(recorder) = recorder {
-            time_ns = recorder.record(Kind::Wait, index, time_ns);
-        }
-        if let Some(body) = &command.body
-            && !interrupt.is_on()
-        {
-            execute(body, command.tokens.of(context.dims), context);
-            if let Some(recorder) = recorder {
-                time_ns = recorder.record(Kind::Work, index, time_ns);
-            }
-        }
-        if let Some(event) = command.signals {
-            lane.signal((state.event_base + event) as usize);
-        }
-    }
 }
 
 fn host_places(plan: &Plan) -> Vec<HostPlace> {

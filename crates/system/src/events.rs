@@ -59,6 +59,11 @@ impl Event {
         protocol::signal(&self.word);
     }
 
+    /// Whether `target` signals were given since the event was made (modulo 2³¹).
+    pub(crate) fn has_reached(&self, target: u32) -> bool {
+        protocol::reached(self.word.load(Ordering::Relaxed), target)
+    }
+
     /// Waits until `target` signals were given since the event was made (modulo 2³¹).
     ///
     /// # Errors

@@ -236,6 +236,14 @@ impl Lane<'_> {
         self.shared.events[event].signal();
     }
 
+    /// Whether a wait for this would be over at once.
+    ///
+    /// # Panics
+    /// If there is no such event.
+    pub fn has_reached(&self, event: usize, target: u32) -> bool {
+        self.shared.events[event].has_reached(target)
+    }
+
     /// Waits until event `event` has been signalled `target` times since the start (see
     /// `Event::target`).
     ///

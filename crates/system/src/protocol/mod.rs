@@ -113,7 +113,7 @@ pub(crate) fn count(word: u32) -> u32 {
 }
 
 /// Whether the count in `word` is at or past `target`, modulo 2³¹.
-fn reached(word: u32, target: u32) -> bool {
+pub(crate) fn reached(word: u32, target: u32) -> bool {
     let distance = count(word).wrapping_sub(target) & (u32::MAX >> 1);
     distance < 1 << 30
 }
