@@ -94,3 +94,34 @@ fn a_vision_file_for_another_width_is_a_defect_for_every_command() {
         assert!(said.contains("projection_dim: 32"), "{said}");
     }
 }
+
+/// A template that knows pictures writes a picture's mark with the tokens round it; what becomes of
+/// it is their text, once, and the picture's rows between.
+#[test]
+fn a_template_that_knows_pictures_shows_each_once() {
+    let text = fixture("vision-qwen25vl-text-f16.gguf");
+    let eyes = fixture("vision-qwen25vl-mmproj-f16.gguf");
+    let image = picture("te_canon_056.png");
+    let [text, eyes, image] = [&text, &eyes, &image].map(|path| path.to_str().expect("a name"));
+    let run = |more: &[&str]| {
+        let words = ["run", text, "--mmproj", eyes, "-n", "4", "--json", "--ignore-eos"];
+        let sizes = ["--max-images", "2", "--max-image-size", "224x224", "-p", "what?"];
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_dctms"))
+            .args(words.iter().chain(&sizes).chain(more))
+            .output()
+            .expect("the program");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (value["prompt_tokens"].as_u64().expect("a number"), value["logits_sha256"].to_string())
+    };
+    let (blind, _) = run(&[]);
+    let (one, answer) = run(&["--image", image]);
+    // 28 by 28 tokens of 8 pixels, and a mark at each end.
+    assert_eq!(one - blind, 28 * 28 + 2);
+    let (two, _) = run(&["--image", image, "--image", image]);
+    assert_eq!(two - one, 28 * 28 + 2);
+    for mode in ["phase-resident", "overlapped"] {
+        assert_eq!(run(&["--image", image, "--mode", mode]).1, answer, "{mode}");
+    }
+}

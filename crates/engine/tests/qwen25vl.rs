@@ -8,6 +8,11 @@ mod vision;
 
 use std::path::{Path, PathBuf};
 
+use dctms_engine::planning::{PlanSettings, plan, resolve_bounds};
+use dctms_engine::runner::{IMAGE_ROW, Step};
+use dctms_engine::session::{library_settings, load};
+use dctms_engine::{Eyes, ImageLimits, Model, Runner};
+use dctms_ir::Dtype;
 use dctms_kernels::isa::Isa;
 use dctms_models::VisionMode;
 use dctms_planner::Activations;
@@ -152,8 +157,13 @@ fn best(logits: &[f32]) -> u32 {
 }
 
 /// Compares a file's layers, positions, logits and greedy text with the reference.
-fn compare(case: &Case, file: &str, (nmse_max, difference_max): (f64, f64), print: bool) {
-    let mut run = case.start(file, &case.setup());
+fn compare(
+    case: &Case,
+    (file, activations): (&str, Activations),
+    (nmse_max, difference_max): (f64, f64),
+    print: bool,
+) {
+    let mut run = case.start(file, &VisionSetup { activations, ..case.setup() });
     let exact = nmse_max <= LAYER_ERRORS_MAX.0;
     for image in 0..case.image_count() {
         let (grid, first_row, rgb) = case.image(image);
@@ -195,7 +205,7 @@ fn compare(case: &Case, file: &str, (nmse_max, difference_max): (f64, f64), prin
 fn layers_positions_logits_and_text_are_the_references() {
     let case = Case::fixture();
     for file in case.files() {
-        compare(&case, file, LAYER_ERRORS_MAX, false);
+        compare(&case, (file, Activations::Float), LAYER_ERRORS_MAX, false);
     }
 }
 
@@ -256,6 +266,91 @@ fn values_of_a_layer_bound_what_passes() {
     assert_eq!(gated.count(), 0, "a product of a gated layer is whole");
 }
 
+/// The runner over the case's files, with all pictures encoded.
+fn runner(case: &Case, chunk: u64, sequences: u64) -> Runner {
+    let text = case.folder.join(case.json["text_file"].as_str().expect("a name"));
+    let eyes = Eyes::open(&case.folder.join(case.files()[1])).expect("a vision file");
+    let model = Model::open(&text).expect("a model").with_eyes(eyes);
+    let settings = PlanSettings {
+        max_input_tokens: Some(case.prompt().0.len() as u64),
+        max_output_tokens: Some(8),
+        prefill_chunk: chunk,
+        sequences,
+        images: ImageLimits::new(3, (72, 64)),
+        kv_type: Dtype::F32,
+        ..library_settings(1 << 20).expect("a machine")
+    };
+    let bounds = resolve_bounds(&model, &settings, None).expect("bounds");
+    let planned = plan(&model, &settings, &bounds).expect("a plan");
+    let mut runner = load(&model, &planned).expect("loaded");
+    for image in 0..case.image_count() {
+        let (grid, first_row, rgb) = case.image(image);
+        let tile = (rgb.len(), grid, grid[0] * grid[1] / 4);
+        runner.encode_tile(tile, first_row, |to| to.copy_from_slice(rgb)).expect("encoded");
+    }
+    runner
+}
+
+/// Chunks of any length, a second call in the middle of a picture, rows for perplexity, another
+/// slot beside others, a slot that is read again: a token's positions are the same, so its logits.
+#[test]
+fn every_way_to_a_token_gives_one_answer() {
+    let case = Case::fixture();
+    let (tokens, rows) = case.prompt();
+    let prompt: Vec<u32> = (tokens.iter().zip(&rows))
+        .map(|(token, row)| row.checked_sub(1).map_or(*token, |row| row | IMAGE_ROW))
+        .collect();
+    let said = integers(&case.json["greedy"]["token_ids"]);
+    let row_of = |runner: &Runner, row: usize| -> Vec<u32> {
+        (0..runner.vocabulary()).map(|token| runner.logit(row, token).to_bits()).collect()
+    };
+    let go_on = |runner: &mut Runner, slot: u32, others: &[u32]| -> Vec<Vec<u32>> {
+        let mut answers = vec![row_of(runner, 0)];
+        for (index, token) in said[..4].iter().enumerate() {
+            let position = (prompt.len() + index) as u32;
+            let other = |slot: &u32| Step { slot: *slot, token: 9, position: 3 + index as u32 };
+            let mut steps: Vec<Step> = others.iter().map(other).collect();
+            steps.push(Step { slot, token: *token, position });
+            runner.decode(&steps).expect("within bounds");
+            answers.push(row_of(runner, others.len()));
+        }
+        answers
+    };
+    let read = |runner: &mut Runner, slot: u32, part: &[u32], from: u32| {
+        runner.prefill(slot, part, from, &mut |_| true).expect("within bounds");
+    };
+    let mut whole = runner(&case, 128, 1);
+    read(&mut whole, 0, &prompt, 0);
+    let want = go_on(&mut whole, 0, &[]);
+    let floats: Vec<f32> = want[0].iter().map(|bits| f32::from_bits(*bits)).collect();
+    assert!(errors(&floats, case.logits()).0 < 1e-9);
+
+    let mut cut = runner(&case, 7, 3);
+    for slot in [1, 2] {
+        read(&mut cut, slot, &[1, 2, 3], 0);
+    }
+    // A call ends inside of the first picture.
+    read(&mut cut, 0, &prompt[..20], 0);
+    read(&mut cut, 0, &prompt[20..], 20);
+    assert_eq!(go_on(&mut cut, 0, &[1, 2]), want);
+    // The slot is text for a while, then shows the same again; another shows it too.
+    read(&mut cut, 0, &[5, 6, 7], 0);
+    for slot in [0, 2] {
+        read(&mut cut, slot, &prompt, 0);
+        assert_eq!(go_on(&mut cut, slot, &[]), want, "slot {slot}");
+    }
+    // As perplexity reads.
+    let mut rowed = runner(&case, 50, 1);
+    for (index, part) in prompt.chunks(50).enumerate() {
+        let last = part.len() - 1;
+        let from = (index * 50) as u32;
+        rowed.prefill_with_rows(0, part, from, last..last + 1).expect("within bounds");
+    }
+    assert_eq!(go_on(&mut rowed, 0, &[]), want);
+    // A picture's rows from the middle on stand for nothing.
+    assert!(rowed.prefill(0, &[4 | IMAGE_ROW], 0, &mut |_| true).is_err());
+}
+
 /// Full width and fewer layers: `scripts/make_vision_fixtures.py --real DIRECTORY`, then this with
 /// `DCTMS_VISION_REAL=DIRECTORY`.
 #[test]
@@ -268,6 +363,10 @@ fn full_width() {
             true => (1e-3, f64::INFINITY),
             false => LAYER_ERRORS_MAX,
         };
-        compare(&case, file, errors_max, true);
+        compare(&case, (file, Activations::Float), errors_max, true);
+        if file.contains("q8_0") {
+            println!("as it runs");
+            compare(&case, (file, Activations::Quantised), errors_max, true);
+        }
     }
 }

@@ -15,13 +15,15 @@ mod blocks;
 mod random;
 mod shape;
 mod tensors;
+mod vision;
 mod vocabulary;
 
 use std::io::{self, Write};
 
+use dctms_format::ValueType;
 use dctms_format::write::{MetadataValue, Writer};
 
-pub use shape::{Architecture, Mix, SHAPES, Shape};
+pub use shape::{Architecture, Mix, SHAPES, Shape, VISION_SHAPES, VisionShape};
 
 /// Writes a model: `shape`'s configuration, tensor types of `mix`, numbers from `seed`.
 ///
@@ -30,6 +32,19 @@ pub use shape::{Architecture, Mix, SHAPES, Shape};
 pub fn write(shape: &Shape, mix: Mix, seed: u64, out: &mut impl Write) -> io::Result<()> {
     let writer = vocabulary::write(parameters(shape, mix), shape, seed);
     tensors::write(writer, shape, mix, seed).write(out)
+}
+
+/// Writes an image encoder, as [`write()`] does a decoder.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_vision(
+    shape: &VisionShape,
+    mix: Mix,
+    seed: u64,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    vision::write(shape, mix, seed).write(out)
 }
 
 fn parameters(shape: &Shape, mix: Mix) -> Writer<'static> {
@@ -51,7 +66,21 @@ fn parameters(shape: &Shape, mix: Mix) -> Writer<'static> {
         ("attention.layer_norm_rms_epsilon", shape.epsilon.into()),
         ("rope.freq_base", shape.rope_base.into()),
     ];
-    parameters.into_iter().fold(writer, |writer, (key, value)| {
+    let writer = parameters.into_iter().fold(writer, |writer, (key, value)| {
         writer.metadata(&format!("{architecture}.{key}"), value)
-    })
+    });
+    match shape.architecture {
+        Architecture::Llama | Architecture::Qwen2 | Architecture::Qwen3 => writer,
+        Architecture::Qwen2Vl => {
+            writer.metadata("qwen2vl.rope.dimension_sections", sections(shape))
+        }
+    }
+}
+
+/// Frequencies that time, row and column turn: a quarter, and three eighths each.
+fn sections(shape: &Shape) -> MetadataValue {
+    let pairs = shape.head_dim as i32 / 2;
+    let turned = (pairs - pairs / 4) / 2;
+    let sections = [pairs - 2 * turned, turned, turned, 0];
+    MetadataValue::Array(ValueType::I32, sections.map(MetadataValue::I32).to_vec())
 }

@@ -9,6 +9,8 @@ pub enum Architecture {
     Llama,
     /// Qwen2: biases on queries, keys and values.
     Qwen2,
+    /// The decoder of Qwen2.5-VL: as Qwen2, three positions a token.
+    Qwen2Vl,
     /// Qwen3: norms on the heads of queries and keys.
     Qwen3,
 }
@@ -20,6 +22,7 @@ impl Architecture {
         match self {
             Self::Llama => "llama",
             Self::Qwen2 => "qwen2",
+            Self::Qwen2Vl => "qwen2vl",
             Self::Qwen3 => "qwen3",
         }
     }
@@ -28,7 +31,15 @@ impl Architecture {
     pub(crate) const fn pre_tokeniser(self) -> &'static str {
         match self {
             Self::Llama => "smollm",
-            Self::Qwen2 | Self::Qwen3 => "qwen2",
+            Self::Qwen2 | Self::Qwen2Vl | Self::Qwen3 => "qwen2",
+        }
+    }
+
+    /// Whether queries, keys and values have biases.
+    pub(crate) const fn has_biases(self) -> bool {
+        match self {
+            Self::Qwen2 | Self::Qwen2Vl => true,
+            Self::Llama | Self::Qwen3 => false,
         }
     }
 }
@@ -139,13 +150,18 @@ pub struct Shape {
 }
 
 /// What can be written.
-pub const SHAPES: [Shape; 7] = [
+pub const SHAPES: [Shape; 8] = [
     llama("smollm2-135m", [30, 576, 1536, 9, 3], 49_152),
     llama("smollm2-360m", [32, 960, 2560, 15, 5], 49_152),
     qwen2("qwen2.5-0.5b", [24, 896, 4864, 14, 2], 64, 151_936),
     qwen2("qwen2.5-1.5b", [28, 1536, 8960, 12, 2], 128, 151_936),
     qwen2("qwen2.5-3b", [36, 2048, 11_008, 16, 2], 128, 151_936),
     Shape { tied: false, ..qwen2("qwen2.5-7b", [28, 3584, 18_944, 28, 4], 128, 152_064) },
+    Shape {
+        architecture: Architecture::Qwen2Vl,
+        context: 128_000,
+        ..qwen2("qwen2.5-vl-3b", [36, 2048, 11_008, 16, 2], 128, 151_936)
+    },
     Shape {
         architecture: Architecture::Qwen3,
         context: 40_960,
@@ -192,3 +208,48 @@ const fn qwen2(name: &'static str, shape: [u32; 5], head_dim: u32, vocabulary: u
         epsilon: 1e-6,
     }
 }
+
+/// The published configuration of one image encoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct VisionShape {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Layers.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Width inside the feed-forward part.
+    pub feed_forward: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Pixels of a side of a patch.
+    pub patch: u32,
+    /// Patches of a side of the square that becomes a token.
+    pub merge: u32,
+    /// Every so-manieth layer sees the whole picture.
+    pub pattern: u32,
+    /// Width of the decoder.
+    pub text_hidden: u32,
+    /// Added to the mean square in norms.
+    pub epsilon: f32,
+    /// Mean of each channel of pixels in 0 to 1.
+    pub mean: [f32; 3],
+    /// Standard deviation of each channel.
+    pub deviation: [f32; 3],
+}
+
+/// Image encoders that can be written.
+pub const VISION_SHAPES: [VisionShape; 1] = [VisionShape {
+    name: "qwen2.5-vl-3b-mmproj",
+    layers: 32,
+    hidden: 1280,
+    feed_forward: 3420,
+    heads: 16,
+    patch: 14,
+    merge: 2,
+    pattern: 8,
+    text_hidden: 2048,
+    epsilon: 1e-6,
+    mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+    deviation: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+}];

@@ -31,7 +31,7 @@ fn write_layer(to: &mut To, shape: &Shape, mix: Mix, layer: u32) {
     to.vector(&name("attn_norm.weight"), hidden, 1.0, 0.1);
     for (letter, rows, kind) in [("q", width, base), ("k", kv_width, base), ("v", kv_width, rich)] {
         to.matrix(&name(&format!("attn_{letter}.weight")), rows, hidden, kind);
-        if shape.architecture == Architecture::Qwen2 {
+        if shape.architecture.has_biases() {
             to.vector(&name(&format!("attn_{letter}.bias")), rows, 0.0, 0.2);
         }
     }
@@ -46,23 +46,34 @@ fn write_layer(to: &mut To, shape: &Shape, mix: Mix, layer: u32) {
     to.matrix(&name("ffn_down.weight"), hidden, feed_forward, rich);
 }
 
-struct To {
-    writer: Writer<'static>,
-    seed: u64,
+pub(crate) struct To {
+    pub writer: Writer<'static>,
+    pub seed: u64,
 }
 
 impl To {
-    fn matrix(&mut self, name: &str, rows: u32, columns: u32, wanted: GgmlType) {
+    pub fn matrix(&mut self, name: &str, rows: u32, columns: u32, wanted: GgmlType) {
+        let dims = [u64::from(columns), u64::from(rows)];
+        self.tensor(name, (rows, columns), &dims, wanted);
+    }
+
+    /// A matrix whose extents in the file are `dims`.
+    pub fn tensor(
+        &mut self,
+        name: &str,
+        (rows, columns): (u32, u32),
+        dims: &[u64],
+        wanted: GgmlType,
+    ) {
         let kind = fall_back(wanted, columns);
         let mut random = Random::named(self.seed, name);
         let stream = Box::new(move |out: &mut dyn std::io::Write| {
             blocks::write(kind, u64::from(rows), u64::from(columns), &mut random, out)
         });
-        let dims = [u64::from(columns), u64::from(rows)];
-        self.add(|writer| writer.tensor_stream(name, kind, &dims, stream));
+        self.add(|writer| writer.tensor_stream(name, kind, dims, stream));
     }
 
-    fn vector(&mut self, name: &str, len: u32, mean: f32, deviation: f32) {
+    pub fn vector(&mut self, name: &str, len: u32, mean: f32, deviation: f32) {
         let mut random = Random::named(self.seed, name);
         let values = (0..len).flat_map(|_| (mean + deviation * random.normal()).to_le_bytes());
         let bytes: Vec<u8> = values.collect();
@@ -74,8 +85,11 @@ impl To {
     }
 }
 
-/// What `llama-quantize` takes for rows that are no whole number of super-blocks.
+/// What `llama-quantize` takes for rows that are no whole number of super-blocks, or of blocks.
 fn fall_back(kind: GgmlType, columns: u32) -> GgmlType {
+    if !columns.is_multiple_of(32) {
+        return GgmlType::F16;
+    }
     match (kind, columns % 256) {
         (GgmlType::Q4_K, 1..) => GgmlType::Q5_0,
         (GgmlType::Q6_K, 1..) => GgmlType::Q8_0,

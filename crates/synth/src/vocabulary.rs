@@ -11,9 +11,22 @@ use dctms_format::ValueType;
 use dctms_format::write::{MetadataValue, Writer};
 
 use crate::random::Random;
-use crate::shape::Shape;
+use crate::shape::{Architecture, Shape};
 
 const CONTROL_TOKENS: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+/// What follows them where pictures are known, at the published places.
+const PICTURE_TOKENS: [&str; 10] = [
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+];
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const UNUSED: i32 = 5;
@@ -27,17 +40,35 @@ const CHAT_TEMPLATE: &str = "{% for message in messages %}\
 {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}\
 {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
+/// As the other, but that content may have parts.
+const PICTURE_CHAT_TEMPLATE: &str = "{% for message in messages %}\
+{% if loop.first and message['role'] != 'system' %}\
+{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}\
+{{ '<|im_start|>' + message['role'] + '\\n' }}\
+{% if message['content'] is string %}{{ message['content'] }}\
+{% else %}{% for part in message['content'] %}\
+{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}\
+{{ '<|im_end|>\\n' }}\
+{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
 /// Adds the tokeniser's keys.
 pub fn write(writer: Writer<'static>, shape: &Shape, seed: u64) -> Writer<'static> {
     let mut random = Random::named(seed, "vocabulary");
     let (mut tokens, merges) = grow(shape.ordinary_tokens as usize, &mut random);
     let first_control = shape.ordinary_tokens;
     tokens.extend(CONTROL_TOKENS.map(str::to_string));
+    let (pictures, template) = match shape.architecture {
+        Architecture::Llama | Architecture::Qwen2 | Architecture::Qwen3 => (&[][..], CHAT_TEMPLATE),
+        Architecture::Qwen2Vl => (&PICTURE_TOKENS[..], PICTURE_CHAT_TEMPLATE),
+    };
+    tokens.extend(pictures.iter().map(ToString::to_string));
+    let controls = (CONTROL_TOKENS.len() + pictures.len()) as u32;
     tokens.extend((tokens.len()..shape.vocabulary as usize).map(|id| format!("[PAD{id}]")));
     let kinds = (0..shape.vocabulary).map(|id| match id.checked_sub(first_control) {
         None => NORMAL,
-        Some(0..3) => CONTROL,
-        Some(3..) => UNUSED,
+        Some(index) if index < controls => CONTROL,
+        Some(_) => UNUSED,
     });
     let kinds = MetadataValue::Array(ValueType::I32, kinds.map(MetadataValue::I32).collect());
     writer
@@ -50,7 +81,7 @@ pub fn write(writer: Writer<'static>, shape: &Shape, seed: u64) -> Writer<'stati
         .metadata("tokenizer.ggml.eos_token_id", first_control + 2)
         .metadata("tokenizer.ggml.padding_token_id", first_control)
         .metadata("tokenizer.ggml.add_bos_token", false)
-        .metadata("tokenizer.chat_template", CHAT_TEMPLATE)
+        .metadata("tokenizer.chat_template", template)
 }
 
 /// `len` tokens and the merges that make those after the bytes.

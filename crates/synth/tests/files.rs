@@ -3,7 +3,7 @@
 use std::io;
 
 use dctms_format::{Checkpoint, Source};
-use dctms_synth::{Architecture, Mix, SHAPES, Shape, write};
+use dctms_synth::{Architecture, Mix, SHAPES, Shape, VISION_SHAPES, write, write_vision};
 
 fn small(architecture: Architecture) -> Shape {
     Shape {
@@ -40,6 +40,7 @@ fn every_family_and_mix_is_a_whole_file_with_the_tensors_of_its_shape() {
     let tensors = [
         (Architecture::Llama, 2 + 2 * 9),
         (Architecture::Qwen2, 2 + 2 * 12),
+        (Architecture::Qwen2Vl, 2 + 2 * 12),
         (Architecture::Qwen3, 2 + 2 * 11),
     ];
     for (architecture, count) in tensors {
@@ -54,9 +55,22 @@ fn every_family_and_mix_is_a_whole_file_with_the_tensors_of_its_shape() {
 
 #[test]
 fn published_shapes_have_the_published_numbers_of_parameters() {
-    let millions = [135, 362, 494, 1544, 3086, 7616, 596];
+    let millions = [135, 362, 494, 1544, 3086, 7616, 3086, 596];
     for (shape, millions) in SHAPES.iter().zip(millions) {
         assert_eq!((parameters(shape) + 500_000) / 1_000_000, millions, "{}", shape.name);
+    }
+}
+
+#[test]
+fn an_image_encoder_has_the_tensors_of_its_layers() {
+    let [shape] = VISION_SHAPES;
+    let small = dctms_synth::VisionShape { layers: 2, hidden: 64, feed_forward: 84, ..shape };
+    for mix in Mix::ALL {
+        let mut bytes = Vec::new();
+        write_vision(&small, mix, 3, &mut bytes).expect("a vector takes all");
+        let checkpoint = open(bytes);
+        assert!(checkpoint.file_complete(), "{mix:?}");
+        assert_eq!(checkpoint.tensor_count(), 2 + 2 * 16 + 1 + 4, "{mix:?}");
     }
 }
 
@@ -86,7 +100,7 @@ fn parameters(shape: &Shape) -> u64 {
     let kv_width = u64::from(shape.kv_heads * shape.head_dim);
     let extra = match shape.architecture {
         Architecture::Llama => 0,
-        Architecture::Qwen2 => width + 2 * kv_width,
+        Architecture::Qwen2 | Architecture::Qwen2Vl => width + 2 * kv_width,
         Architecture::Qwen3 => 2 * u64::from(shape.head_dim),
     };
     let attention = 2 * hidden * width + 2 * hidden * kv_width + extra;

@@ -185,7 +185,9 @@ dctms experiment --envelope --model FILE [--model FILE …] --out DIR
 const SYNTH: &str = "\
 dctms synth SHAPE MIX -o FILE [--seed N]    a model of random weights at a published shape
 
-Shapes and mixes are named when one is wrong.
+  --layers N              fewer layers (or more) than the published shape has
+
+A shape that ends in -mmproj is a vision file. Shapes and mixes are named when one is wrong.
 ";
 
 /// The help of a command, in two parts; `None` for a word that is none.

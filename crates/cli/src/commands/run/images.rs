@@ -20,8 +20,17 @@ use crate::commands::stream::note;
 
 /// The mark of a picture in a text of ours: no user's text may hold it.
 pub const MARK: &str = "\u{1}picture\u{1}";
-/// The mark that templates write which know pictures.
-const TEMPLATE_MARK: &str = "<image>";
+/// Marks that templates write which know pictures; with all that is part of the picture's own text.
+const TEMPLATE_MARKS: [&str; 2] = ["<|vision_start|><|image_pad|><|vision_end|>", "<image>"];
+
+/// Who writes the marks of pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marks {
+    /// We do, inside of texts.
+    Ours,
+    /// The template does, which knows pictures.
+    Template(&'static str),
+}
 
 /// The model of a command, with the vision file that its options name.
 ///
@@ -100,18 +109,33 @@ pub fn encode_beside(
     pictures::encode_beside(path, &limits.bounds(), seen, runner, readers)
 }
 
-/// Whether a template writes pictures' marks itself.
-#[must_use]
-pub fn knows_pictures(template: Option<&str>) -> bool {
-    template.is_some_and(|text| {
-        text.contains(TEMPLATE_MARK) && (text.contains("'image'") || text.contains("\"image\""))
-    })
+impl Marks {
+    /// Who writes them where texts go through a template.
+    #[must_use]
+    pub fn of(template: Option<&str>) -> Marks {
+        let Some(text) =
+            template.filter(|text| ["'image'", "\"image\""].iter().any(|kind| text.contains(kind)))
+        else {
+            return Marks::Ours;
+        };
+        let found = TEMPLATE_MARKS.into_iter().find(|mark| text.contains(mark));
+        found.map_or(Marks::Ours, Marks::Template)
+    }
+
+    /// The mark in a rendered text.
+    #[must_use]
+    pub fn mark(self) -> &'static str {
+        match self {
+            Marks::Ours => MARK,
+            Marks::Template(mark) => mark,
+        }
+    }
 }
 
 /// What a template is given for a text that begins with its pictures' marks.
 #[must_use]
-pub fn content(text: &str, template_knows: bool) -> Content<'_> {
-    if !template_knows {
+pub fn content(text: &str, marks: Marks) -> Content<'_> {
+    if marks == Marks::Ours {
         return Content::Text(text);
     }
     let mut parts = Vec::new();
@@ -124,18 +148,12 @@ pub fn content(text: &str, template_knows: bool) -> Content<'_> {
     Content::Parts(parts)
 }
 
-/// The mark in a rendered text.
-#[must_use]
-pub fn mark(template_knows: bool) -> &'static str {
-    if template_knows { TEMPLATE_MARK } else { MARK }
-}
-
 /// Refuses a user's text that holds a mark.
 ///
 /// # Errors
 /// Class `OverBound`, so that a conversation goes on.
-pub fn check_text(text: &str, template_knows: bool) -> Result<(), EngineError> {
-    let mark = mark(template_knows);
+pub fn check_text(text: &str, marks: Marks) -> Result<(), EngineError> {
+    let mark = marks.mark();
     match text.contains(mark) || text.contains(MARK) {
         true => Err(EngineError::new(
             Class::OverBound,
@@ -152,7 +170,7 @@ pub const PICTURE_TEXT_BYTES_MAX: usize = 256;
 pub struct Album {
     tiler: Tiler,
     limits: ImageLimits,
-    template_knows: bool,
+    marks: Marks,
     /// All so far, in the order of their marks.
     placed: Vec<Placed>,
     /// Of those the last ones, which no turn has shown yet.
@@ -166,7 +184,7 @@ impl Album {
         Album {
             tiler,
             limits,
-            template_knows: knows_pictures(template),
+            marks: Marks::of(template),
             placed: Vec::with_capacity(limits.count as usize),
             pending: 0,
         }
@@ -209,7 +227,7 @@ impl Album {
     /// # Errors
     /// A text that holds a mark itself.
     pub fn marked(&self, line: String) -> Result<String, EngineError> {
-        check_text(&line, self.template_knows)?;
+        check_text(&line, self.marks)?;
         Ok(match self.pending {
             0 => line,
             pending => MARK.repeat(pending) + &line,
@@ -236,7 +254,7 @@ impl Album {
     /// What a template is given for a turn.
     #[must_use]
     pub fn content<'t>(&self, turn: &'t str) -> Content<'t> {
-        content(turn, self.template_knows)
+        content(turn, self.marks)
     }
 
     /// Cuts the rendered text behind `before_len` bytes.
@@ -253,7 +271,7 @@ impl Album {
         let broken = || EngineError::new(Class::System, "a rendered text that is not UTF-8");
         let text = std::str::from_utf8(text).map_err(|_| broken())?;
         let (before, rest) = text.split_at_checked(before_len).ok_or_else(broken)?;
-        let mark = mark(self.template_knows);
+        let mark = self.marks.mark();
         let first = before.matches(mark).count().min(self.placed.len());
         let last = (first + rest.matches(mark).count()).min(self.placed.len());
         stretches(rest, mark, (&self.tiler, &self.placed[first..last]), ends, take)

@@ -12,7 +12,7 @@ use dctms_text::{
 
 use dctms_engine::planning::prompt_bytes_max;
 
-use super::images::{self, Stretch};
+use super::images::{self, Marks, Stretch};
 use super::options::{Input, RunArgs, usage};
 use crate::commands::files::read_at_most;
 use crate::failure::on_template;
@@ -146,12 +146,15 @@ fn one_text(
             ),
         ));
     }
-    let knows = !args.raw && images::knows_pictures(model.template.as_deref());
+    let marks = match args.raw {
+        true => Marks::Ours,
+        false => Marks::of(model.template.as_deref()),
+    };
     let marked;
     let prompt = match placed {
         [] => prompt,
         placed => {
-            images::check_text(prompt, knows)?;
+            images::check_text(prompt, marks)?;
             marked = images::MARK.repeat(placed.len()) + prompt;
             marked.as_str()
         }
@@ -160,7 +163,7 @@ fn one_text(
     let (text, special_text, ends) = match args.raw {
         true => (prompt, SpecialText::PlainText, Ends::AsMetadata),
         false => {
-            let content = images::content(prompt, knows);
+            let content = images::content(prompt, marks);
             rendered = on_template(|| render(args, model, tokenizer, content))?;
             (rendered.as_str(), SpecialText::Parse, Ends::Template)
         }
@@ -187,8 +190,7 @@ fn one_text(
     match model.eyes.as_ref().filter(|_| !placed.is_empty()) {
         None => take(Stretch::Text(text, ends))?,
         Some(eyes) => {
-            let mark = images::mark(knows);
-            images::stretches(text, mark, (&eyes.tiler(), placed), ends, &mut take)?;
+            images::stretches(text, marks.mark(), (&eyes.tiler(), placed), ends, &mut take)?;
         }
     }
     if ids.is_empty() {

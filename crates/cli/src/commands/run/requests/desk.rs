@@ -23,7 +23,7 @@ use dctms_text::{
 
 use super::line::{Piece, Request, Role, Span, Turn};
 use crate::HEAP;
-use crate::commands::run::images::{self, MARK, Stretch};
+use crate::commands::run::images::{self, MARK, Marks, Stretch};
 use crate::commands::run::input::Input;
 use crate::commands::run::options::{RunArgs, usage};
 use crate::commands::run::output::Report;
@@ -44,14 +44,14 @@ pub enum Outcome {
 pub struct Eyes {
     tiler: Tiler,
     limits: ImageLimits,
-    template_knows: bool,
+    marks: Marks,
 }
 
 impl Eyes {
     /// How its pictures are cut and bounded, and whether the template writes their marks.
     #[must_use]
     pub fn new(tiler: Tiler, limits: ImageLimits, template: Option<&str>) -> Eyes {
-        Eyes { tiler, limits, template_knows: images::knows_pictures(template) }
+        Eyes { tiler, limits, marks: Marks::of(template) }
     }
 }
 
@@ -265,8 +265,8 @@ impl<'a> Desk<'a> {
 
     /// Renders the messages into `text`.
     fn render(&mut self, language: &Language<'_>, line: &[u8]) -> Result<(), EngineError> {
-        let knows = !self.args.raw && self.eyes.as_ref().is_some_and(|eyes| eyes.template_knows);
-        self.check_texts(line, knows)?;
+        let marks = self.marks();
+        self.check_texts(line, marks)?;
         let question = question_of(&self.request);
         let turns = self.request.turns.iter().enumerate();
         let said: Vec<Said<'_>> = turns
@@ -275,7 +275,7 @@ impl<'a> Desk<'a> {
                     true => &self.request.images,
                     false => &[],
                 };
-                said((&self.request, turn, before), line, knows)
+                said((&self.request, turn, before), line, marks)
             })
             .collect();
         self.text.resize(self.text.capacity(), 0);
@@ -311,15 +311,23 @@ impl<'a> Desk<'a> {
         Ok(())
     }
 
+    /// Who writes the marks of pictures.
+    fn marks(&self) -> Marks {
+        match &self.eyes {
+            Some(eyes) if !self.args.raw => eyes.marks,
+            Some(_) | None => Marks::Ours,
+        }
+    }
+
     /// Refuses texts over the room, and texts that hold a picture's mark.
-    fn check_texts(&self, line: &[u8], knows: bool) -> Result<(), EngineError> {
+    fn check_texts(&self, line: &[u8], marks: Marks) -> Result<(), EngineError> {
         let mut bytes = self.args.system.as_ref().map_or(0, String::len);
         for piece in &self.request.pieces {
             if let Piece::Text(text) = piece {
                 let text = text.of(line);
                 bytes += text.len();
                 if self.eyes.is_some() {
-                    images::check_text(text, knows)?;
+                    images::check_text(text, marks)?;
                 }
             }
         }
@@ -341,6 +349,7 @@ impl<'a> Desk<'a> {
             true => (SpecialText::PlainText, Ends::AsMetadata),
             false => (SpecialText::Parse, Ends::Template),
         };
+        let marks = self.marks();
         let (tokens, mut count) = (&mut self.tokens, 0);
         tokens.clear();
         let mut push = |id| {
@@ -362,7 +371,7 @@ impl<'a> Desk<'a> {
         match self.eyes.as_ref().filter(|_| !self.placed.is_empty()) {
             None => encode(text, special_text, ends, &mut push)?,
             Some(eyes) => {
-                let mark = images::mark(!self.args.raw && eyes.template_knows);
+                let mark = marks.mark();
                 let placed = (&eyes.tiler, self.placed.as_slice());
                 images::stretches(text, mark, placed, ends, &mut |stretch| match stretch {
                     Stretch::Text(text, ends) => encode(text, special_text, ends, &mut push),
@@ -434,11 +443,11 @@ enum Said<'l> {
 fn said<'l>(
     (request, turn, before): (&Request, &Turn, &[Span]),
     line: &'l [u8],
-    knows: bool,
+    marks: Marks,
 ) -> Said<'l> {
     let pieces = &request.pieces[turn.first..turn.end];
     let pictured = pieces.iter().any(|piece| matches!(piece, Piece::Picture(_)));
-    if knows && (pictured || !before.is_empty()) {
+    if marks != Marks::Ours && (pictured || !before.is_empty()) {
         let mut parts = Vec::with_capacity(before.len() + pieces.len());
         parts.extend(before.iter().map(|_| Part::Image));
         parts.extend(pieces.iter().map(|piece| match piece {
