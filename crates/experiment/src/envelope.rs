@@ -1,7 +1,7 @@
 //! The envelope table: what `dctms` predicts against what the kernel counts, over models and
 //! bounds, one process for each combination.
 //!
-//! The prediction is the plan's M_max; the measurement is the process's `VmHWM` when it has
+//! The prediction is the M_max of a `dctms plan` before the run; the measurement is the process's `VmHWM` when it has
 //! answered, which covers loading. A row is on disk when it is measured, so a run can be stopped
 //! and goes on.
 
@@ -149,8 +149,8 @@ pub fn run(
 
 /// Tokens that are run: a whole arena is resident from the start, so what is run beyond a few
 /// steps of each phase does not change the peak.
-const PROMPT_TOKENS: u64 = 96;
-const OUTPUT_TOKENS: u64 = 8;
+const PROMPT_TOKENS: u64 = 40;
+const OUTPUT_TOKENS: u64 = 4;
 
 /// Predicted and measured bytes; `None` for bounds beyond the model's context.
 fn measure(
@@ -164,19 +164,28 @@ fn measure(
     let text: Vec<String> = (0..tokens).map(|index| (index % 200 + 3).to_string()).collect();
     std::fs::write(&ids, text.join(" ")).map_err(|error| error.to_string())?;
     let mut command = Command::new(dctms);
+    command.arg("plan").arg(model).args(combination.words()).arg("--json");
+    let planned = command.output().map_err(|error| format!("{}: {error}", dctms.display()))?;
+    if planned.status.code() == Some(4) {
+        return Ok(None);
+    }
+    let plan: Value = serde_json::from_slice(&planned.stdout)
+        .map_err(|_| format!("{command:?}: {}", planned.status))?;
+    let mut command = Command::new(dctms);
     command.arg("run").arg(model).args(combination.words()).args(["--ignore-eos", "--json"]);
     command.arg("--prompt-ids").arg(&ids);
     command.args(["-n", &OUTPUT_TOKENS.min(combination.bounds.1).to_string()]);
     let done = command.output().map_err(|error| format!("{}: {error}", dctms.display()))?;
     let _ = std::fs::remove_file(&ids);
-    if done.status.code() == Some(4) {
-        return Ok(None);
-    }
     let said = || String::from_utf8_lossy(&done.stderr).trim().to_string();
     let value: Value = serde_json::from_slice(&done.stdout)
         .map_err(|_| format!("{command:?}: {}: {}", done.status, said()))?;
     let bytes = |name: &str| value[name].as_u64().ok_or_else(|| format!("no {name}: {value}"));
-    Ok(Some((bytes("m_max_bytes")?, bytes("peak_bytes")?)))
+    let predicted = plan["envelope"]["total"].as_u64().ok_or("a plan without a total")?;
+    if predicted != bytes("m_max_bytes")? {
+        return Err(format!("planned {predicted}, the run states {}", bytes("m_max_bytes")?));
+    }
+    Ok(Some((predicted, bytes("peak_bytes")?)))
 }
 
 fn line(row: &Row) -> String {

@@ -315,7 +315,7 @@ impl Words {
         };
         vec![
             system("llama.cpp", FIRST_PORT, &[]),
-            system("llama.cpp-no-mmap", FIRST_PORT + 1, &["--no-mmap"]),
+            system("llama.cpp-no-mmap", FIRST_PORT + 1, not_mapped(server)),
         ]
     }
 
@@ -335,6 +335,17 @@ impl Words {
         let words = plan.systems.iter();
         settings.extend(words.map(|it| (format!("system {}", it.name), it.words.join(" "))));
         settings
+    }
+}
+
+/// The words by which a version of llama.cpp's server does not map its model: an older one has an
+/// option for it, a newer one a mode.
+fn not_mapped(server: &Path) -> &'static [&'static str] {
+    let output = std::process::Command::new(server).arg("--help").output();
+    let help = output.map(|it| [it.stdout, it.stderr].concat()).unwrap_or_default();
+    match String::from_utf8_lossy(&help).contains("--load-mode") {
+        true => &["--load-mode", "none"],
+        false => &["--no-mmap"],
     }
 }
 
