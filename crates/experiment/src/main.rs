@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use dctms_experiment::envelope;
 use dctms_experiment::machine::describe;
-use dctms_experiment::options::{Experiment, Task, USAGE, parse};
+use dctms_experiment::options::{Experiment, Task, USAGE, parse, shown_words};
 use dctms_experiment::progress::{Progress, Voice};
 use dctms_experiment::protocol::{Results, read_results, run};
 use dctms_experiment::report::{About, write};
@@ -69,7 +69,7 @@ fn run_experiment(experiment: &Experiment) -> Result<(), String> {
     let about = About {
         model: name,
         machine,
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: shown_words(&std::env::args().collect::<Vec<_>>()),
         settings: experiment.settings.clone(),
     };
     write(&plan.out, &about, &results)?;

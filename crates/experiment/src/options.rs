@@ -333,9 +333,24 @@ impl Words {
             ("prompts".to_string(), prompts.join(", ")),
         ];
         let words = plan.systems.iter();
-        settings.extend(words.map(|it| (format!("system {}", it.name), it.words.join(" "))));
+        settings.extend(words.map(|it| (format!("system {}", it.name), shown_words(&it.words))));
         settings
     }
+}
+
+/// Words as a report shows them: files by their names, since folders are another machine's affair.
+#[must_use]
+pub fn shown_words(words: &[String]) -> String {
+    let shown = |word: &String| match word.split_once('=') {
+        Some((name, value)) if value.contains('/') => format!("{name}={}", file_name(value)),
+        _ => file_name(word).to_string(),
+    };
+    words.iter().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+/// What stands behind the last slash.
+fn file_name(word: &str) -> &str {
+    word.trim_end_matches('/').rsplit('/').next().unwrap_or(word)
 }
 
 /// The words by which a version of llama.cpp's server does not map its model: an older one has an
@@ -403,6 +418,13 @@ mod tests {
         assert_eq!((plan.rounds, plan.pressure_rounds), (7, 7));
         assert!(plan.systems[2].words.ends_with(&["--lanes".to_string(), "3".to_string()]));
         assert_eq!(experiment.compiled.len(), 2);
+    }
+
+    #[test]
+    fn reports_show_no_folders() {
+        let words = ["/opt/x/dctms", "run", "a/b.gguf", "--requests", "-", "mlx=/py/bin/py"];
+        let words = words.map(str::to_string);
+        assert_eq!(shown_words(&words), "dctms run b.gguf --requests - mlx=py");
     }
 
     #[test]
