@@ -3,6 +3,7 @@
 
 use dctms_ir::Plan;
 use dctms_ir::plan::RegionReport;
+use dctms_planner::second_unit::{SecondUnitTimes, Side};
 
 use crate::show::{grouped, printable};
 
@@ -72,6 +73,13 @@ pub fn verdict(region: &RegionReport) -> Vec<String> {
             milliseconds(alone)
         ),
         why.to_string(),
+        match region.least_patches {
+            0 => "entered with every whole chunk that is ready".to_string(),
+            least => format!(
+                "entered with every whole chunk that is ready and a tile of {} patches or more",
+                grouped(least)
+            ),
+        },
         format!("{} orders between the streams", grouped(region.hand_overs.len() as u64)),
     ]
 }
@@ -85,6 +93,59 @@ pub fn segments(region: &RegionReport) -> Vec<[String; 2]> {
         [printable(&segment.name), waits]
     });
     rows.collect()
+}
+
+/// What the prediction of a second unit is called.
+pub const SECOND_UNIT: &str =
+    "PREDICTED, not measured: a second unit for vision on the same memory";
+
+/// What was assumed of a second unit, and what would come of it.
+#[must_use]
+pub fn second_unit(times: &SecondUnitTimes) -> Vec<String> {
+    let saved = 100.0 * (1.0 - times.together_ns as f64 / times.lanes_alone_ns.max(1) as f64);
+    vec![
+        format!(
+            "assumed: {} times the lanes' f32 peak, {:.0} % of the bandwidth while both work \
+             (--second-unit PEAK:SHARE)",
+            times.unit.peak_ratio,
+            100.0 * times.unit.bandwidth_share
+        ),
+        format!(
+            "the largest request: {} ms in place of {} on the lanes alone, {saved:.1} % less; the \
+             lanes work {} % of it, the unit {} %",
+            milliseconds(times.together_ns),
+            milliseconds(times.lanes_alone_ns),
+            times.busy_percent(Side::Lanes),
+            times.busy_percent(Side::Unit)
+        ),
+    ]
+}
+
+/// Columns of [`gantt`].
+const GANTT_COLUMNS: u64 = 64;
+/// Steps that [`gantt`] shows.
+const GANTT_ROWS: usize = 24;
+
+/// The predicted timeline: a line for each step of either side.
+#[must_use]
+pub fn gantt(times: &SecondUnitTimes) -> Vec<String> {
+    let width = times.jobs.iter().map(|job| job.name.len()).max().unwrap_or(0);
+    let column = |ns: u64| (ns * GANTT_COLUMNS / times.together_ns.max(1)).min(GANTT_COLUMNS);
+    let line = |job: &dctms_planner::second_unit::Job| {
+        let (start, end) = (column(job.start_ns), column(job.end_ns));
+        let side = match job.side {
+            Side::Lanes => "lanes",
+            Side::Unit => "unit ",
+        };
+        let bar = "█".repeat((end - start).max(1) as usize);
+        let before = " ".repeat(start.min(GANTT_COLUMNS - 1) as usize);
+        format!("{side}  {:<width$}  {before}{bar}", job.name)
+    };
+    let mut lines: Vec<String> = times.jobs.iter().take(GANTT_ROWS).map(line).collect();
+    if times.jobs.len() > GANTT_ROWS {
+        lines.push(format!("… and {} more", times.jobs.len() - GANTT_ROWS));
+    }
+    lines
 }
 
 fn milliseconds(nanoseconds: u64) -> String {

@@ -7,6 +7,8 @@ use dctms_ir::plan::Envelope;
 use dctms_ir::region::Streams;
 use dctms_ir::{Plan, Residence};
 
+use dctms_planner::second_unit::SecondUnitTimes;
+
 use crate::choice::Choice;
 use crate::costs::{Price, Prices};
 use crate::modes::{self, ModeRow};
@@ -26,8 +28,10 @@ pub struct Shown<'a> {
     pub prices: &'a Prices,
     /// The envelope of each model in a process of its own; empty for a single model.
     pub alone: &'a [Envelope],
-    /// Both modes of a model with eyes; empty for others.
+    /// Every mode of a model with eyes; empty for others.
     pub modes: &'a [ModeRow],
+    /// What a second unit would do, where it was asked for.
+    pub second_unit: Option<&'a SecondUnitTimes>,
 }
 
 /// The whole table.
@@ -59,6 +63,11 @@ pub fn text(shown: &Shown<'_>) -> String {
             lines.push_str(&rows(streams::SEGMENTS, streams::segments(region)));
         }
         section(&mut out, &streams::title(plan, region), &lines);
+    }
+    if let Some(times) = shown.second_unit {
+        let lines = streams::second_unit(times).into_iter().chain(streams::gantt(times));
+        let lines: String = lines.map(|line| format!("  {line}\n")).collect();
+        section(&mut out, streams::SECOND_UNIT, &lines);
     }
     section(&mut out, "order of operations", &rows(schedule::ORDERS, schedule::orders(plan)));
     if !plan.variants.is_empty() {

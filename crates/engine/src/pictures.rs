@@ -78,10 +78,7 @@ pub fn encode_beside(
     runner: &mut Runner,
     readers: &mut [Sequence],
 ) -> Result<EncodeTimes, EngineError> {
-    let chunk = match runner.overlaps() {
-        true => runner.bounds().prefill_chunk as usize,
-        false => usize::MAX,
-    };
+    let chunk = runner.bounds().prefill_chunk as usize;
     let start = Instant::now();
     let file = open(path)?;
     let read = |error: std::io::Error| named(path, &ImageError::from(error));
@@ -104,7 +101,8 @@ pub fn encode_beside(
             placed.layout.render(&picture, part, pixels);
             rendered = Instant::now();
         };
-        match readers.iter_mut().find(|reader| reader.is_ready(chunk, row)) {
+        let worth = runner.is_worth_a_region(tile.1);
+        match readers.iter_mut().find(|reader| worth && reader.is_ready(chunk, row)) {
             Some(reader) => {
                 runner.encode_tile_beside(tile, row, render, reader.ahead(chunk))?;
                 reader.read(chunk);

@@ -14,7 +14,7 @@ use dctms_exec::{
 };
 use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::limits::SEGMENT;
-use dctms_ir::plan::Bounds;
+use dctms_ir::plan::{Bounds, Plan};
 use dctms_models::{names, phases};
 
 use crate::error::{Class, EngineError};
@@ -104,6 +104,8 @@ struct SeeingTensors {
     phase: PhaseId,
     /// A tile beside a chunk, where the plan has such a region.
     region: Option<PhaseId>,
+    /// Patches of the smallest tile that is worth it.
+    region_patches_least: u64,
     pixels: HostTensor,
     grid: HostTensor,
     first_row: HostTensor,
@@ -163,6 +165,7 @@ impl Runner {
             Ok(vision) => Some(SeeingTensors {
                 phase: vision,
                 region: plan.program.phase_named(phases::VISION_AND_PREFILL),
+                region_patches_least: region_patches_least(plan),
                 pixels: tensor(names::PIXELS)?,
                 grid: tensor(names::GRID)?,
                 first_row: tensor(names::FIRST_ROW)?,
@@ -555,6 +558,11 @@ impl Runner {
         }
         Ok(())
     }
+}
+
+/// Patches of the smallest tile that is worth a run of the region, as the plan says.
+fn region_patches_least(plan: &Plan) -> u64 {
+    plan.regions.iter().map(|region| region.least_patches).max().unwrap_or(0)
 }
 
 /// Segments of 256 absolute positions that a token at `position` sees (`window` 0: all).

@@ -283,6 +283,8 @@ pub struct RegionReport {
     /// Pairs of its operations, the first of one stream and the second of the other, that are in
     /// order by an event of their own.
     pub hand_overs: Vec<(OpId, OpId)>,
+    /// Patches of the smallest tile that is worth a run of it; 0 where tiles have one size.
+    pub least_patches: u64,
     /// Time that a run of it is expected to take, nanoseconds.
     pub together_ns: u64,
     /// Parts of a prompt with pictures, and what each waits for.

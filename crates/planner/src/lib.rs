@@ -22,6 +22,7 @@ pub mod region;
 pub mod reuse;
 pub mod roofline;
 pub mod schedule;
+pub mod second_unit;
 pub mod timeline;
 pub mod witness;
 

@@ -227,6 +227,18 @@ impl<'a> Meter<'a> {
         Meter { program, placements: scene.placements, balance, step, dims, cached }
     }
 
+    /// The same for a tile of so many patches, where grids vary: its tokens are in proportion.
+    #[must_use]
+    pub fn with_patches(mut self, patches: u64) -> Meter<'a> {
+        let most = patches_max(self.program).unwrap_or(patches).max(1);
+        for (dim, value) in self.program.dims.iter().zip(&mut self.dims) {
+            if dim.name == PATCHES || dim.name == IMAGE_TOKENS {
+                *value = (dim.max * patches / most).clamp(dim.min, dim.max);
+            }
+        }
+        self
+    }
+
     /// Units along which an operation is cut.
     pub(crate) fn units(&self, op: &Op) -> Result<u64, PlanError> {
         if let OpKind::AttentionDecodePartial(shape) = &op.kind {
@@ -401,6 +413,16 @@ impl<'a> Meter<'a> {
             | OpKind::LoadTokenizer { .. } => Work::default(),
         }
     }
+}
+
+/// Dims of an encoder whose grids vary: patches and tokens of a tile.
+const PATCHES: &str = "vision.patches";
+const IMAGE_TOKENS: &str = "vision.tokens";
+
+/// Patches of the largest tile, where grids vary.
+#[must_use]
+pub fn patches_max(program: &Program) -> Option<u64> {
+    program.dim_named(PATCHES).map(|dim| program.dims[dim.index()].max)
 }
 
 /// The dims of a step: logits are wanted for its last token, or for each of its sequences.

@@ -170,6 +170,18 @@ impl Balance {
         (self.read_bytes_per_s / (self.lane_read_bytes_per_s * f64::from(some))).max(1.0)
     }
 
+    /// The rates when only a part of the memory's bandwidth is left, `share` of it.
+    #[must_use]
+    pub fn with_bandwidth(&self, share: f64) -> Balance {
+        let mut balance = *self;
+        balance.read_bytes_per_s *= share;
+        balance.lane_read_bytes_per_s = self.lane_read_bytes_per_s.min(balance.read_bytes_per_s);
+        for rates in balance.products.iter_mut().chain(&mut balance.float_products) {
+            rates.stream_bytes_per_s *= share;
+        }
+        balance
+    }
+
     /// The rates when `lanes` work in place of those measured: arithmetic in proportion, memory up
     /// to what was measured with all of them.
     #[must_use]

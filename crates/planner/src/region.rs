@@ -29,10 +29,16 @@ use dctms_ir::region::Streams;
 
 use crate::error::PlanError;
 use crate::groups::Group;
-use crate::predict::{Scene, Step};
+use crate::predict::{Scene, Step, patches_max};
 use crate::rates::Balance;
 use crate::schedule::{Alignment, Weaver};
-use crate::timeline::timeline;
+use crate::timeline::{timeline, with_patches_ps};
+
+/// What lanes of their own may lose by expectation and are still given. Expectation has all lanes
+/// equally fast; each meeting of lanes that are not costs the difference, and a pass over all lanes
+/// has a hundred of them. Measured, streams apart take some 3 % less than they are expected to,
+/// against one after the other (docs/streams.md).
+const SLACK: f64 = 1.02;
 
 /// Which operations of a region run where.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +102,7 @@ pub fn schedule(
     let hand_overs = planner.hand_overs()?;
     let Some(layout) = planner.best_layout(lanes, hand_overs)? else { return Ok((whole, None)) };
     let Some(schedule) = planner.weave(lanes, &layout)? else { return Ok((whole, None)) };
-    match planner.end_ps(&schedule)? < planner.end_ps(&whole)? {
+    match planner.end_ps(&schedule)? < planner.end_ps(&whole)? * SLACK {
         true => Ok((schedule, Some(layout))),
         false => Ok((whole, None)),
     }
@@ -140,14 +146,45 @@ pub fn report(
             });
         }
     }
+    let least_patches = least_patches(scene, (schedules, &streams), (balance, step))?;
     let pairs = layout.into_iter().flat_map(|layout| &layout.hand_overs);
     Ok(RegionReport {
         phase,
         streams,
         hand_overs: pairs.map(|(a, b)| (OpId::of(*a), OpId::of(*b))).collect(),
+        least_patches,
         together_ns: (timeline(scene, balance, step)?.end_ps / 1e3) as u64,
         segments: segments(bounds),
     })
+}
+
+/// Sizes of a tile that are looked at, of the largest.
+const SIZES: u64 = 16;
+
+/// The smallest tile from which on a run of the region is expected to take no longer than its
+/// streams one after the other: its lanes are shared for the largest tile. 0 where tiles have one
+/// size.
+fn least_patches(
+    scene: &Scene<'_>,
+    (schedules, streams): (&[Schedule], &[StreamReport]),
+    (balance, step): (&Balance, Step),
+) -> Result<u64, PlanError> {
+    let Some(most) = patches_max(scene.program) else { return Ok(0) };
+    let mut least = most;
+    for size in (1..=SIZES).rev() {
+        let patches = (most * size / SIZES).max(1);
+        let mut apart = 0.0;
+        for stream in streams {
+            let schedule = &schedules[stream.phase.index()];
+            let alone = Scene { phase: stream.phase, schedule, ..*scene };
+            apart += with_patches_ps(&alone, balance, (step, patches))?;
+        }
+        if with_patches_ps(scene, balance, (step, patches))? > apart * SLACK && size < SIZES {
+            break;
+        }
+        least = patches;
+    }
+    Ok(least)
 }
 
 /// Pictures of which the parts of a prompt are listed; further ones go on alike.

@@ -51,7 +51,23 @@ impl Timeline {
 /// # Errors
 /// An operation that breaks its contract.
 pub fn timeline(scene: &Scene<'_>, balance: &Balance, step: Step) -> Result<Timeline, PlanError> {
-    let meter = Meter::new(scene, balance, step);
+    walked(scene, balance, &Meter::new(scene, balance, step))
+}
+
+/// The end of one run with a tile of fewer patches than the largest, where grids vary.
+///
+/// # Errors
+/// An operation that breaks its contract.
+pub fn with_patches_ps(
+    scene: &Scene<'_>,
+    balance: &Balance,
+    (step, patches): (Step, u64),
+) -> Result<f64, PlanError> {
+    let meter = Meter::new(scene, balance, step).with_patches(patches);
+    Ok(walked(scene, balance, &meter)?.end_ps)
+}
+
+fn walked(scene: &Scene<'_>, balance: &Balance, meter: &Meter<'_>) -> Result<Timeline, PlanError> {
     let ops = &scene.program.phases[scene.phase.index()].ops;
     let works: Vec<_> = ops.iter().map(|op| meter.work(op)).collect();
     let units: Vec<u64> = ops.iter().map(|op| meter.units(op)).collect::<Result<_, _>>()?;

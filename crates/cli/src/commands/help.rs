@@ -77,7 +77,10 @@ dctms plan --diff OLD.json NEW.json [--json]
   --json                  the plan on standard output in place of the table
   -o, --output FILE       the plan into a file, beside the table
   --html FILE             the report: one page without network
-  --explain               what each of the planner's choices saved
+  --explain               what each of the planner's choices saved; of a model that sees also
+                          what a second unit for vision would do, as a prediction
+  --second-unit PEAK:SHARE  that prediction for a unit of PEAK times the lanes' f32 peak that
+                          takes SHARE of the bandwidth while both work (4:0.5)
   --hash                  SHA-256 of the whole file in the plan (reads all of it)
 ";
 

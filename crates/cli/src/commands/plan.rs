@@ -8,11 +8,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use dctms_engine::bench::pictures::{QUESTION_TOKENS, Tile, largest};
 use dctms_engine::planning::{self, PlanSettings, Together};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::join::Steps;
 use dctms_ir::limits::LANES_MAX;
 use dctms_ir::{Plan, json};
+use dctms_planner::second_unit::{Request, SecondUnit, SecondUnitTimes, predict};
 use dctms_system::heap::Region;
 use dctms_system::machine::machine_memory;
 use lexopt::prelude::*;
@@ -51,6 +53,8 @@ struct Words {
     steps: Steps,
     html: Option<PathBuf>,
     output: Option<PathBuf>,
+    /// A second unit to predict for.
+    second_unit: Option<SecondUnit>,
 }
 
 /// Runs the command.
@@ -90,9 +94,46 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let prices = prices_of(&words, &resident, &settings, &plan)?;
     let alone = together::alone(&resident, &settings, &plan)?;
     let (alone, modes) = (alone.as_slice(), modes.as_slice());
-    let shown = Shown { plan: &plan, choice: &choice, prices: &prices, alone, modes };
+    let second = second_unit(&words, &resident, &settings, &plan)?;
+    let (choice, prices, second_unit) = (&choice, &prices, second.as_ref());
+    let shown = Shown { plan: &plan, choice, prices, alone, modes, second_unit };
     print(&words, &shown)?;
     verdict(&words, &resident, &settings, &plan)
+}
+
+/// What a second unit would do for the largest request, where reasons were asked for.
+fn second_unit(
+    words: &Words,
+    resident: &Together,
+    settings: &PlanSettings,
+    plan: &Plan,
+) -> Result<Option<SecondUnitTimes>, EngineError> {
+    let asked = words.explain || words.html.is_some() || words.second_unit.is_some();
+    let [model] = resident.models.as_slice() else { return Ok(None) };
+    let Some(eyes) = model.eyes.as_ref().filter(|_| asked) else { return Ok(None) };
+    let tile = Tile::largest(eyes);
+    let largest = largest(&plan.bounds, &tile);
+    let request = Request {
+        text_tokens: largest.text_tokens as u64,
+        tiles: largest.tiles as u64,
+        tile_tokens: u64::from(tile.tokens),
+        question_tokens: QUESTION_TOKENS as u64,
+    };
+    let unit = words.second_unit.unwrap_or_default();
+    Ok(predict(plan, &settings.balance, unit, request)?)
+}
+
+/// PEAK:SHARE, or PEAK alone.
+fn unit_of(text: &str) -> Result<SecondUnit, UsageError> {
+    let (peak, share) = text.split_once(':').unwrap_or((text, "0.5"));
+    let number = |text: &str, most: f64| {
+        let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= most);
+        number.ok_or_else(|| {
+            let what = "a peak of up to 1000 times the lanes', a share of up to 0.99";
+            UsageError::Wrong(format!("--second-unit PEAK:SHARE: {what}"))
+        })
+    };
+    Ok(SecondUnit { peak_ratio: number(peak, 1e3)?, bandwidth_share: number(share, 0.99)? })
 }
 
 /// Writes the digests of all files into a plan: a model's, then its vision file's.
@@ -142,6 +183,7 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
         steps: Steps::Exclusive,
         html: None,
         output: None,
+        second_unit: None,
     };
     while let Some(argument) = parser.next()? {
         match argument {
@@ -154,6 +196,10 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
             Long("replan") => words.replan = true,
             Long("overlap") => words.steps = Steps::Overlapping,
             Long("html") => words.html = Some(PathBuf::from(parser.value()?)),
+            Long("second-unit") => {
+                let text = parser.value()?.string()?;
+                words.second_unit = Some(unit_of(&text)?);
+            }
             Long("fit") => words.fit = Some(bytes(parser, "fit")?),
             Short('o') | Long("output") => words.output = Some(PathBuf::from(parser.value()?)),
             Long(name) => {

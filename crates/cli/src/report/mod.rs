@@ -53,6 +53,7 @@ pub fn page(shown: &Shown<'_>) -> String {
     arena_section(&mut out, shown);
     out.push_str("</div>\n");
     schedule_sections(&mut out, shown.plan);
+    second_unit_section(&mut out, shown);
     not_covered_section(&mut out, shown);
     let digest: String =
         json::digest(shown.plan).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -254,6 +255,22 @@ impl<const N: usize> Rows for Vec<[String; N]> {
     fn map_rows(self) -> Vec<Vec<String>> {
         self.into_iter().map(Vec::from).collect()
     }
+}
+
+/// What a second unit would do: text and a timeline of blocks.
+fn second_unit_section(out: &mut String, shown: &Shown<'_>) {
+    let Some(times) = shown.second_unit else { return };
+    let _ = write!(
+        out,
+        "<section aria-labelledby=\"second-unit-title\">\n<h2 id=\"second-unit-title\">{}</h2>\n",
+        escape(streams::SECOND_UNIT)
+    );
+    for line in streams::second_unit(times) {
+        let _ = writeln!(out, "<p>{}</p>", escape(&line));
+    }
+    let lines: Vec<String> = streams::gantt(times).iter().map(|line| escape(line)).collect();
+    let _ =
+        writeln!(out, "<div class=\"scroll\"><pre>{}</pre></div>\n</section>", lines.join("\n"));
 }
 
 fn not_covered_section(out: &mut String, shown: &Shown<'_>) {

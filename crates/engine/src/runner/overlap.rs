@@ -18,10 +18,18 @@ pub struct Chunk<'a> {
 }
 
 impl Runner {
-    /// Whether a tile can be encoded beside a chunk of a prompt.
+    /// Whether tiles can be encoded beside chunks of a prompt.
     #[must_use]
     pub fn overlaps(&self) -> bool {
         self.eyes.as_ref().is_some_and(|eyes| eyes.region.is_some())
+    }
+
+    /// Whether a tile of this grid is worth it: the lanes of the two are shared for the largest.
+    #[must_use]
+    pub fn is_worth_a_region(&self, grid: [u32; 2]) -> bool {
+        let patches = u64::from(grid[0]) * u64::from(grid[1]);
+        self.overlaps()
+            && self.eyes.as_ref().is_some_and(|eyes| patches >= eyes.region_patches_least)
     }
 
     /// As [`Runner::encode_tile`], beside a chunk of a prompt whose own pictures are encoded: in

@@ -40,6 +40,7 @@ pub(super) fn write(o: &mut Object<'_>, plan: &Plan) {
                         });
                     });
                 });
+                o.number("least_patches", region.least_patches);
                 o.number("together_ns", region.together_ns);
                 o.with("segments", |out| {
                     list(out, &region.segments, |out, segment| {
@@ -82,6 +83,7 @@ pub(super) fn read(
                 let op = |key: &str| Ok(OpId(node.get(key)?.index(ops)?));
                 Ok((op("op")?, op("before")?))
             })?,
+            least_patches: node.get("least_patches")?.number()?,
             together_ns: node.get("together_ns")?.number()?,
             segments: node.get("segments")?.list(ITEMS_MAX, |node| {
                 let texts =

@@ -265,6 +265,7 @@ fn sample() -> Plan {
                 bandwidth_percent: 5,
             }],
             hand_overs: vec![(OpId(1), OpId(2))],
+            least_patches: 7,
             together_ns: 6,
             segments: vec![Segment {
                 name: "text \"1\"".to_string(),
