@@ -64,6 +64,10 @@ pub struct PlanArgs {
     pub max_images: Option<u64>,
     /// Pixels of the largest picture: width, height.
     pub max_image_size: Option<(u32, u32)>,
+    /// Larger ones are made smaller.
+    pub resize: bool,
+    /// Pixels of the largest that is made smaller: width, height.
+    pub max_source_size: Option<(u32, u32)>,
     /// How much of a compiled model is checked while loading.
     pub verify: Verify,
     /// Where weights are while the model runs.
@@ -91,6 +95,8 @@ impl Default for PlanArgs {
             mode: None,
             max_images: None,
             max_image_size: None,
+            resize: false,
+            max_source_size: None,
             verify: Verify::Headers,
             weights: Weights::Resident,
             preference: Preference::default(),
@@ -171,6 +177,20 @@ impl PlanArgs {
             "mode" => self.mode = Some(mode(&text(parser, name)?)?),
             "max-images" => self.max_images = Some(within(count(parser, name)?, name, 1, 64)?),
             "max-image-size" => self.max_image_size = Some(pixels(parser, name)?),
+            "max-source-size" => {
+                self.max_source_size = Some(pixels(parser, name)?);
+                self.resize = true;
+            }
+            "oversize" => {
+                self.resize = match text(parser, name)?.as_str() {
+                    "refuse" => false,
+                    "resize" => true,
+                    other => {
+                        let what = format!("--oversize {other}: refuse or resize");
+                        return Err(UsageError::Wrong(what));
+                    }
+                }
+            }
             _ => return Ok(false),
         }
         Ok(true)

@@ -65,7 +65,11 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
 fn images(args: &PlanArgs) -> ImageLimits {
     let default = ImageLimits::default();
     let size = args.max_image_size.unwrap_or((default.size.width, default.size.height));
-    ImageLimits::new(args.max_images.unwrap_or(default.count), size)
+    let limits = ImageLimits::new(args.max_images.unwrap_or(default.count), size);
+    match args.resize {
+        true => limits.resizing(args.max_source_size),
+        false => limits,
+    }
 }
 
 fn this_machine(args: &PlanArgs) -> Result<Described, EngineError> {

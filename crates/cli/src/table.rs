@@ -3,6 +3,8 @@
 //! Every figure is the plan's own; the lines of the envelope add up to M_max as printed. The text
 //! depends on the plan, the reasons of its bounds and the prices alone.
 
+use dctms_engine::ImageLimits;
+use dctms_engine::eyes::Oversize;
 use dctms_ir::plan::Envelope;
 use dctms_ir::region::Streams;
 use dctms_ir::{Plan, Residence};
@@ -32,6 +34,8 @@ pub struct Shown<'a> {
     pub modes: &'a [ModeRow],
     /// What a second unit would do, where it was asked for.
     pub second_unit: Option<&'a SecondUnitTimes>,
+    /// Bounds of pictures.
+    pub images: &'a ImageLimits,
 }
 
 /// The whole table.
@@ -117,6 +121,14 @@ pub fn bounds_rows(shown: &Shown<'_>) -> Vec<(&'static str, String, String)> {
         let note = "of all pictures together".to_string();
         rows.push(("max pictures", grouped(bounds.max_images), "--max-images".to_string()));
         rows.push(("max picture tokens", grouped(bounds.max_image_tokens), note));
+        let size = |width: u32, height: u32| format!("{width}x{height}");
+        let seen = shown.images.size;
+        let flag = "--max-image-size".to_string();
+        rows.push(("max picture size", size(seen.width, seen.height), flag));
+        if let Oversize::Resized(source) = shown.images.oversize {
+            let note = "decoded and made smaller (--max-source-size)".to_string();
+            rows.push(("max source size", size(source.width, source.height), note));
+        }
     }
     rows
 }

@@ -1,7 +1,6 @@
 //! Pictures from outside: who may not see, and files that are no pictures or too large ones.
 //!
-//! The tiny models have no tokeniser, and need none: all of this is refused before a prompt is
-//! read.
+//! Most of this is refused before a prompt is read.
 
 use std::path::{Path, PathBuf};
 
@@ -53,6 +52,14 @@ fn a_picture_over_the_bound_is_refused_with_both_numbers() {
     let (code, said) = see(&picture("te_canon_056.png"), &["--max-image-size", "100x200"]);
     assert_eq!(code, 4, "{said}");
     assert!(said.contains("224x224") && said.contains("200"), "{said}");
+    assert!(said.contains("141x141 of it would fit: --oversize resize"), "{said}");
+    // Made smaller it is looked at.
+    let words = ["--max-image-size", "100x200", "--oversize", "resize"];
+    let (code, said) = see(&picture("te_canon_056.png"), &words);
+    assert_eq!(code, 0, "{said}");
+    let words = ["--max-image-size", "50x50", "--max-source-size", "100x200"];
+    let (code, said) = see(&picture("te_canon_056.png"), &words);
+    assert!(code == 4 && said.contains("--max-source-size"), "{said}");
 }
 
 #[test]
@@ -75,6 +82,7 @@ fn sizes_and_numbers_of_pictures_are_checked() {
         (["--max-image-size", "0x5"], "pixels are expected"),
         (["--max-image-size", "99999"], "16384 an edge"),
         (["--max-images", "0"], "1 to 64"),
+        (["--oversize", "crop"], "refuse or resize"),
     ] {
         let (code, said) = see(&picture("te_canon_056.png"), &words);
         assert_eq!(code, 64, "{said}");

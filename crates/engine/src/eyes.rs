@@ -30,15 +30,35 @@ pub const IMAGE_EDGE_MAX: u32 = dctms_image::limits::EDGE_MAX;
 pub struct ImageLimits {
     /// Pictures of a request or of a conversation.
     pub count: u64,
-    /// Pixels of the largest: no more in all, and no longer edge.
+    /// Pixels of the largest that is looked at: no more in all, and no longer edge.
     pub size: Size,
+    /// What becomes of a larger one.
+    pub oversize: Oversize,
+}
+
+/// What becomes of a picture over the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Oversize {
+    /// It is refused.
+    Refused,
+    /// It is made smaller in its own shape, if it is no larger than this: so much is decoded.
+    Resized(Size),
 }
 
 impl ImageLimits {
     /// So many pictures, each of at most `width` times `height` pixels.
     #[must_use]
     pub fn new(count: u64, (width, height): (u32, u32)) -> ImageLimits {
-        ImageLimits { count, size: Size::new(width, height) }
+        ImageLimits { count, size: Size::new(width, height), oversize: Oversize::Refused }
+    }
+
+    /// Larger ones are made smaller, up to a size that is decoded: `source`, or without one twice
+    /// each edge.
+    #[must_use]
+    pub fn resizing(self, source: Option<(u32, u32)>) -> ImageLimits {
+        let twice = |edge: u32| (2 * edge).min(IMAGE_EDGE_MAX);
+        let (width, height) = source.unwrap_or((twice(self.size.width), twice(self.size.height)));
+        ImageLimits { oversize: Oversize::Resized(Size::new(width, height)), ..self }
     }
 }
 
@@ -52,7 +72,23 @@ impl ImageLimits {
     /// The bounds of a decoder.
     #[must_use]
     pub fn bounds(&self) -> ImageBounds {
-        ImageBounds::of(self.size)
+        let seen = ImageBounds::of(self.size);
+        match self.oversize {
+            Oversize::Refused => seen,
+            Oversize::Resized(source) => {
+                let source = ImageBounds::of(source);
+                ImageBounds {
+                    pixels_max: source.pixels_max.max(seen.pixels_max),
+                    edge_max: source.edge_max.max(seen.edge_max),
+                }
+            }
+        }
+    }
+
+    /// The size at which a picture within the decoder's bounds is looked at.
+    #[must_use]
+    pub fn seen(&self, size: Size) -> Size {
+        ImageBounds::of(self.size).fit(size)
     }
 
     /// Heap of decoding one picture, bytes: a region of its own, as long as the worst picture

@@ -12,10 +12,10 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-use dctms_image::{ImageBounds, ImageError, decode};
+use dctms_image::{ImageError, Size, decode};
 
 use crate::error::{Class, EngineError};
-use crate::eyes::{Placed, Tiler};
+use crate::eyes::{ImageLimits, Oversize, Placed, Tiler};
 use crate::generation::Sequence;
 use crate::runner::Runner;
 
@@ -40,16 +40,32 @@ pub struct EncodeTimes {
 /// Class `OverBound` for a picture over the bounds, `File` for one that is none.
 pub fn place(
     path: &Path,
-    bounds: &ImageBounds,
+    limits: &ImageLimits,
     tiler: &Tiler,
     first_row: u32,
 ) -> Result<Placed, EngineError> {
     let file = open(path)?;
     let header = dctms_image::header::read_header(file).map_err(|error| named(path, &error))?;
-    bounds.check(&header).map_err(|error| named(path, &error))?;
+    limits.bounds().check(&header).map_err(|error| {
+        let error = named(path, &error);
+        match error.class {
+            Class::OverBound => over(&error, header.size(), limits),
+            _ => error,
+        }
+    })?;
     tiler
-        .place(header.size(), first_row)
+        .place(limits.seen(header.size()), first_row)
         .map_err(|error| EngineError::new(error.class, format!("{}: {error}", path.display())))
+}
+
+/// The refusal of a picture that is too large, with what would help.
+fn over(error: &EngineError, size: Size, limits: &ImageLimits) -> EngineError {
+    let Size { width, height } = limits.seen(size);
+    let help = match limits.oversize {
+        Oversize::Refused => format!("{width}x{height} of it would fit: --oversize resize"),
+        Oversize::Resized(_) => "what is decoded is bounded by --max-source-size".to_string(),
+    };
+    EngineError::new(error.class, format!("{error}; {help}"))
 }
 
 /// Decodes a picture and encodes its tiles.
@@ -58,11 +74,11 @@ pub fn place(
 /// As [`place`]; class `File` for a damaged picture, or one that is not that which was placed.
 pub fn encode(
     path: &Path,
-    bounds: &ImageBounds,
+    limits: &ImageLimits,
     seen: (&Tiler, &Placed),
     runner: &mut Runner,
 ) -> Result<EncodeTimes, EngineError> {
-    encode_beside(path, bounds, seen, runner, &mut [])
+    encode_beside(path, limits, seen, runner, &mut [])
 }
 
 /// As [`encode`], and reads ahead where the plan overlaps the two: beside each tile a whole chunk
@@ -73,7 +89,7 @@ pub fn encode(
 /// As [`encode`].
 pub fn encode_beside(
     path: &Path,
-    bounds: &ImageBounds,
+    limits: &ImageLimits,
     (tiler, placed): (&Tiler, &Placed),
     runner: &mut Runner,
     readers: &mut [Sequence],
@@ -83,11 +99,13 @@ pub fn encode_beside(
     let file = open(path)?;
     let read = |error: std::io::Error| named(path, &ImageError::from(error));
     let bytes = file.metadata().map_err(read)?.len();
-    let picture = decode(file, bytes, bounds).map_err(|error| named(path, &error))?;
-    if picture.size() != placed.size {
+    let picture = decode(file, bytes, &limits.bounds()).map_err(|error| named(path, &error))?;
+    if limits.seen(picture.size()) != placed.size {
         let message = format!("{}: the picture changed since its header was read", path.display());
         return Err(EngineError::new(Class::File, message));
     }
+    // The decoded one is given up: the largest that is decoded counts, not both.
+    let picture = picture.resized(placed.size);
     let mut times = EncodeTimes { decode_s: start.elapsed().as_secs_f64(), ..Default::default() };
     let mut row = placed.first_row;
     for index in 0..placed.layout.count() {

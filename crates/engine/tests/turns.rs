@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use dctms_engine::pictures::{encode, place};
 use dctms_engine::planning::{PlanSettings, plan, resolve_bounds};
 use dctms_engine::runner::{IMAGE_ROW, Step};
 use dctms_engine::session::{library_settings, load};
-use dctms_engine::{Class, Eyes, Model, Runner, VisionMode};
+use dctms_engine::{Class, Eyes, ImageLimits, Model, Runner, VisionMode};
 use sha2::{Digest, Sha256};
 
 const NAMES: [&str; 2] = ["vision-idefics3", "vision-lfm2"];
@@ -158,4 +159,37 @@ fn a_tile_can_be_stopped() {
             assert_eq!(hash.finalize(), expected.clone().finalize(), "{mode:?}, {tasks} tasks");
         }
     }
+}
+
+/// A picture over the bound is refused with what would fit, or made smaller; what is larger than
+/// anything that is decoded is refused in any case.
+#[test]
+fn larger_pictures_are_refused_or_made_smaller() {
+    let name = NAMES[0];
+    let tiler = Eyes::open(&fixture(&format!("{name}-mmproj-f16.gguf"))).expect("eyes").tiler();
+    let path = fixture("../../demo/vision/pictures/te_canon_056.png");
+    let limits = ImageLimits::new(1, (120, 60));
+    let error = place(&path, &limits, &tiler, 0).expect_err("224x224 pixels");
+    assert_eq!(error.class, Class::OverBound);
+    assert!(error.message.contains("84x84 of it would fit: --oversize resize"), "{error}");
+    let small = limits.resizing(Some((224, 200)));
+    let error = place(&path, &small, &tiler, 0).expect_err("more than is decoded");
+    assert!(error.message.contains("--max-source-size"), "{error}");
+    for limits in [limits.resizing(None), limits.resizing(Some((224, 224)))] {
+        let decoded = limits.bounds().pixels_max;
+        let placed = place(&path, &limits, &tiler, 0);
+        if decoded < 224 * 224 {
+            assert_eq!(placed.expect_err("over twice each edge").class, Class::OverBound);
+            continue;
+        }
+        let placed = placed.expect("made smaller");
+        assert_eq!((placed.size.width, placed.size.height), (84, 84));
+        let mut runner = start(name, VisionMode::Serial);
+        let times = encode(&path, &limits, (&tiler, &placed), &mut runner).expect("seen");
+        assert_eq!(times.tiles, placed.layout.count());
+    }
+    assert!(limits.heap_bytes() < limits.resizing(None).heap_bytes());
+    let same = ImageLimits::new(1, (224, 224));
+    let placed = place(&path, &same, &tiler, 0).expect("within");
+    assert_eq!(same.resizing(None).seen(placed.size), placed.size);
 }

@@ -56,6 +56,39 @@ impl ImageBounds {
         plain.max(blocks) + limits::DECODE_FIXED_BYTES
     }
 
+    /// The largest size of the same shape within the bounds, at least one pixel an edge; the size
+    /// itself where it is.
+    ///
+    /// # Panics
+    /// For an edge of 0.
+    #[must_use]
+    pub fn fit(&self, size: Size) -> Size {
+        assert!(size.width > 0 && size.height > 0);
+        let (long, short) = (size.width.max(size.height), size.width.min(size.height));
+        if long <= self.edge_max && size.pixels() <= self.pixels_max {
+            return size;
+        }
+        // The short edge of a long one, rounded to nearest.
+        let beside = |edge: u64| {
+            let (long, short) = (u64::from(long), u64::from(short));
+            ((2 * edge * short + long) / (2 * long)).max(1)
+        };
+        // Pixels grow with the long edge: the last that fits is found by halving.
+        let (mut fits, mut over) = (1, u64::from(self.edge_max.min(long)) + 1);
+        while over - fits > 1 {
+            let edge = fits.midpoint(over);
+            match edge * beside(edge) <= self.pixels_max {
+                true => fits = edge,
+                false => over = edge,
+            }
+        }
+        let (fits, other) = (fits as u32, beside(fits) as u32);
+        match size.width >= size.height {
+            true => Size::new(fits, other),
+            false => Size::new(other, fits),
+        }
+    }
+
     /// Compares a header with the bounds.
     ///
     /// # Errors
@@ -77,5 +110,51 @@ impl ImageBounds {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_is_the_largest_of_its_shape() {
+        let bounds = ImageBounds::of(Size::new(1024, 768));
+        for (from, to) in [
+            ((1, 1), (1, 1)),
+            ((1024, 768), (1024, 768)),
+            ((768, 1024), (768, 1024)),
+            ((4000, 3000), (1024, 768)),
+            ((3000, 4000), (768, 1024)),
+            ((1000, 1000), (886, 886)),
+            ((16_384, 1), (1024, 1)),
+            ((1, 16_384), (1, 1024)),
+        ] {
+            let got = bounds.fit(Size::new(from.0, from.1));
+            assert_eq!((got.width, got.height), to, "{from:?}");
+        }
+        let mut state = 3_u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            1 + ((state >> 33) % below) as u32
+        };
+        for _ in 0..20_000 {
+            let bounds = ImageBounds::of(Size::new(draw(3000), draw(3000)));
+            let size = Size::new(draw(16_000), draw(16_000));
+            let fit = bounds.fit(size);
+            let within = |size: Size| {
+                size.width.max(size.height) <= bounds.edge_max && size.pixels() <= bounds.pixels_max
+            };
+            assert!(within(fit) && fit.width > 0 && fit.height > 0, "{size:?} in {bounds:?}");
+            assert!(fit.width <= size.width && fit.height <= size.height);
+            let shape = f64::from(size.height) / f64::from(size.width);
+            let (wide, lying) = (size.width >= size.height, shape.min(1.0 / shape));
+            let long = if wide { fit.width } else { fit.height };
+            let short = if wide { fit.height } else { fit.width };
+            let exact = (f64::from(long) * lying).max(1.0);
+            assert!((f64::from(short) - exact).abs() <= 0.5001, "{size:?} becomes {fit:?}");
+            let next = Size::new(long + 1, (f64::from(long + 1) * lying).round().max(1.0) as u32);
+            assert!(fit == size || !within(next), "{size:?}: {fit:?}, {next:?} would fit");
+        }
     }
 }

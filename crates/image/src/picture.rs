@@ -6,6 +6,7 @@
 //! Believes: its own lengths. Must not know: files, models.
 
 use crate::orientation::Orientation;
+use crate::resize::{Filter, resize};
 use std::ops::Range;
 
 /// Pixels of a picture.
@@ -59,6 +60,20 @@ impl Picture {
     #[must_use]
     pub fn size(&self) -> Size {
         self.orientation.size_of(self.stored)
+    }
+
+    /// The picture in another size, by Lanczos' filter; the first one's bytes are given up after.
+    ///
+    /// # Panics
+    /// For an edge of 0.
+    #[must_use]
+    pub fn resized(self, size: Size) -> Picture {
+        if self.size() == size {
+            return self;
+        }
+        let mut pixels = vec![0; size.pixels() as usize * 3];
+        resize(&self, size, Filter::Lanczos, &mut pixels);
+        Picture::new(size, pixels)
     }
 
     /// Writes pixels `columns` of row `row` of the upright picture: 3 bytes each.

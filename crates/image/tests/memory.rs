@@ -74,6 +74,25 @@ fn tiles_take_rows_and_no_pictures() {
     }
 }
 
+/// A picture that is made smaller stands beside what is made of it: no more than decoding took.
+#[test]
+fn a_smaller_picture_is_made_within_the_bound_of_the_larger() {
+    let mut random = SplitMix64(12);
+    let mut draw = || 1 + random.below(1400) as u32;
+    let sizes = [(1400, 1400, 1400, 1399), (1400, 1400, 1, 1), (1400, 1, 700, 1), (3, 2, 2, 1)];
+    let random_sizes = (0..16).map(|_| (draw(), draw(), draw(), draw())).collect::<Vec<_>>();
+    for (width, height, seen_width, seen_height) in sizes.into_iter().chain(random_sizes) {
+        let size = Size::new(width, height);
+        let seen = ImageBounds::of(Size::new(seen_width, seen_height)).fit(size);
+        let bounds = ImageBounds::of(size);
+        let picture = source(size, 1);
+        let (smaller, peak) = peak_len_bytes(|| picture.resized(seen));
+        assert_eq!(smaller.size(), seen);
+        let (total, bound) = (peak as u64 + bounds.picture_bytes(), bounds.decode_heap_bytes());
+        assert!(total <= bound, "{size:?} to {seen:?}: {peak}, {total} of {bound}");
+    }
+}
+
 fn refusal(file: &[u8], bounds: &ImageBounds) -> (ImageError, usize) {
     let start = Instant::now();
     let (result, peak) = peak_len_bytes(|| decode(Cursor::new(file), file.len() as u64, bounds));

@@ -57,7 +57,11 @@ Bounds and machine
   --activations q8|f32    f32 is for comparing with references
   --mmproj FILE           the vision file of a model that sees
   --max-images N          pictures of a request or conversation (1)
-  --max-image-size WxH    pixels of the largest picture (1024x1024); larger ones are refused
+  --max-image-size WxH    pixels of the largest picture that is looked at (1024x1024)
+  --oversize refuse|resize
+                          a larger one is refused (default), or made smaller in its own shape
+  --max-source-size WxH   pixels of the largest that is made smaller: so much is decoded, and
+                          counted in M_max (twice each edge of --max-image-size)
   --mode NAME             serial: the weights of both files stay; overlapped: and tiles are
                           encoded beside chunks of the prompt, and while answers go on;
                           phase-resident: each set is loaded when its turn comes (serial, unless

@@ -96,7 +96,8 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let (alone, modes) = (alone.as_slice(), modes.as_slice());
     let second = second_unit(&words, &resident, &settings, &plan)?;
     let (choice, prices, second_unit) = (&choice, &prices, second.as_ref());
-    let shown = Shown { plan: &plan, choice, prices, alone, modes, second_unit };
+    let images = &settings.images;
+    let shown = Shown { plan: &plan, choice, prices, alone, modes, images, second_unit };
     print(&words, &shown)?;
     verdict(&words, &resident, &settings, &plan)
 }

@@ -74,7 +74,7 @@ pub fn place_all(
     let mut placed = Vec::with_capacity(paths.len());
     let mut row = 0;
     for path in paths {
-        let next = pictures::place(path, &limits.bounds(), tiler, row)?;
+        let next = pictures::place(path, limits, tiler, row)?;
         row += next.rows;
         placed.push(next);
     }
@@ -106,7 +106,7 @@ pub fn encode_beside(
     readers: &mut [Sequence],
 ) -> Result<EncodeTimes, EngineError> {
     let _scope = HEAP.scope(Region::Image);
-    pictures::encode_beside(path, &limits.bounds(), seen, runner, readers)
+    pictures::encode_beside(path, limits, seen, runner, readers)
 }
 
 impl Marks {
@@ -204,7 +204,7 @@ impl Album {
             return Err(EngineError::new(Class::OverBound, message));
         }
         let row = self.placed.last().map_or(0, |last| last.first_row + last.rows);
-        let placed = pictures::place(path, &self.limits.bounds(), &self.tiler, row)?;
+        let placed = pictures::place(path, &self.limits, &self.tiler, row)?;
         let times = encode(path, &self.limits, (&self.tiler, &placed), runner)?;
         self.placed.push(placed);
         self.pending += 1;

@@ -256,7 +256,7 @@ impl<'a> Desk<'a> {
         let mut row = 0;
         for path in pictures_of(&self.request) {
             let path = path_of(path, line);
-            let placed = pictures::place(path, &eyes.limits.bounds(), &eyes.tiler, row)?;
+            let placed = pictures::place(path, &eyes.limits, &eyes.tiler, row)?;
             row += placed.rows;
             self.placed.push(placed);
         }
