@@ -1,7 +1,7 @@
 //! How fast the float kernels are on one core, and whether their answers are still the same.
 //!
 //! `cargo bench -p dctms-kernels --bench float [-- GROUP …] [--isa NAME]`, with groups
-//! `attention`, `elementwise`, `sample`.
+//! `attention`, `elementwise`, `passes`, `sample`.
 //!
 //! Attention over a prompt is arithmetic, so its figure is a share of the core's own peak of
 //! fused multiply-adds, measured first; attention of one token at depth 2000 reads the caches of
@@ -12,11 +12,13 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use dctms_kernels::attention::*;
-use dctms_kernels::elementwise::{Gate, gated_mul_quantise};
+use dctms_kernels::elementwise::{Gate, add, bias_add, gated_mul, gated_mul_quantise, scale};
+use dctms_kernels::gather::gather;
 use dctms_kernels::isa::Isa;
 use dctms_kernels::kv::*;
-use dctms_kernels::norm::{NormInput, rms_norm_quantise};
-use dctms_kernels::quantise::ActBlock;
+use dctms_kernels::norm::{NormInput, head_norm, rms_norm, rms_norm_add, rms_norm_quantise};
+use dctms_kernels::packed::{PackedKind, PackedTiles};
+use dctms_kernels::quantise::{ActBlock, quantise};
 use dctms_kernels::random::SplitMix64;
 use dctms_kernels::rope::{Rope, RopeStyle, rope, rope_table, rope_table_len};
 use dctms_kernels::sample::{
@@ -47,6 +49,9 @@ fn main() {
     }
     if on("elementwise") {
         bench_elementwise(isa);
+    }
+    if on("passes") {
+        bench_passes(isa);
     }
     if on("sample") {
         bench_sample(isa);
@@ -215,6 +220,60 @@ fn bench_elementwise(isa: Isa) {
         );
         report(&[first, blocks_digest(&blocks)], &expected);
     }
+}
+
+/// What stands alone, or where it may not be fused with its neighbours.
+fn bench_passes(isa: Isa) {
+    const HIDDEN: usize = 1536;
+    const TOKENS: usize = 64;
+    let mut random = SplitMix64::new(8);
+    let [x, up] = [(); 2].map(|()| floats(&mut random, HIDDEN * TOKENS));
+    let weight = floats(&mut random, HIDDEN);
+    let table: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let table = PackedTiles::new(PackedKind::F32, HIDDEN, &table);
+    let ids: Vec<u32> = (0..TOKENS as u32).rev().collect();
+    let mut blocks = vec![ActBlock::ZERO; HIDDEN / 32 * TOKENS];
+    let input = || NormInput {
+        x: &x,
+        weight: &weight,
+        epsilon: 1e-6,
+        tokens: TOKENS,
+        tiles: 0..HIDDEN / 16,
+    };
+    let in_place = Operand::InPlace;
+    let mut digests = Vec::new();
+    print!("{TOKENS} tokens, ns/feature:");
+    let mut pass = |what: &str, run: &mut dyn FnMut(&mut [f32])| {
+        let mut out = x.clone();
+        run(&mut out);
+        digests.push(fnv(&out));
+        // What works in place starts from its own last answer: the time is the same.
+        let time = best_time(|| run(&mut out));
+        print!(" {what} {:.3},", time.as_secs_f64() * 1e9 / out.len() as f64);
+    };
+    pass("norm", &mut |out| rms_norm(isa, input(), out));
+    pass("norm and sum", &mut |out| rms_norm_add(isa, input(), in_place, out));
+    pass("head norm", &mut |out| head_norm(isa, in_place, &weight[..128], 1e-6, TOKENS, out));
+    pass("bias", &mut |out| bias_add(isa, in_place, &weight, TOKENS, out));
+    pass("sum", &mut |out| add(isa, in_place, &up, out));
+    pass("silu·up", &mut |out| gated_mul(isa, Gate::Silu, in_place, &up, out));
+    pass("factor", &mut |out| scale(isa, 0.5, out));
+    pass("rows of a table", &mut |out| gather(table, &ids, 2.0, 0..HIDDEN, out));
+    pass("quantise", &mut |_| quantise(isa, &x, TOKENS, &mut blocks));
+    digests.push(blocks_digest(&blocks));
+    let expected = [
+        0x7FEE_431E,
+        0x4DFE_B23A,
+        0x8C7B_8B70,
+        0x180B_4FA3,
+        0x4026_E567,
+        0x475C_EB4E,
+        0x6087_50AA,
+        0xE9ED_9204,
+        0x5F87_50AA,
+        0x92D0_5174,
+    ];
+    report(&digests, &expected);
 }
 
 fn bench_sample(isa: Isa) {
