@@ -27,6 +27,16 @@ struct Tile {
     columns: u32,
 }
 
+impl Tile {
+    fn end(&self) -> u32 {
+        self.first_row + self.rows * self.columns
+    }
+}
+
+/// Tiles remembered for each picture of a request: more than one, so that what earlier requests
+/// left does not push out what this one shows.
+const TILES_PER_IMAGE: usize = 4;
+
 /// A tile that a slot shows, and where in the sequence it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shown {
@@ -44,8 +54,8 @@ impl Shown {
 /// What is known of tiles and slots.
 #[derive(Debug)]
 pub struct RotaryPositions {
+    /// No two share a row; in the order in which they were placed.
     tiles: Vec<Tile>,
-    tiles_max: usize,
     slots: Vec<Vec<Shown>>,
 }
 
@@ -55,33 +65,21 @@ impl RotaryPositions {
     pub fn new(images: u64, slots: u64) -> RotaryPositions {
         let images = images as usize;
         RotaryPositions {
-            tiles: Vec::with_capacity(images),
-            tiles_max: images,
+            tiles: Vec::with_capacity(TILES_PER_IMAGE * images),
             slots: (0..slots).map(|_| Vec::with_capacity(images)).collect(),
         }
     }
 
     /// A tile of `rows` by `columns` tokens stands at `first_row` of the embeddings from now on, in
-    /// the place of those that stood there.
-    ///
-    /// # Errors
-    /// Class `OverBound` for more tiles than pictures.
-    pub fn placed(
-        &mut self,
-        first_row: u32,
-        (rows, columns): (u32, u32),
-    ) -> Result<(), EngineError> {
+    /// the place of those that stood there. Tiles of earlier requests that no other took the place
+    /// of go in time, the oldest first.
+    pub fn placed(&mut self, first_row: u32, (rows, columns): (u32, u32)) {
         let end = first_row + rows * columns;
-        let apart = |tile: &Tile| {
-            tile.first_row >= end || tile.first_row + tile.rows * tile.columns <= first_row
-        };
-        self.tiles.retain(apart);
-        if self.tiles.len() == self.tiles_max {
-            let message = format!("more tiles than the plan's {} pictures", self.tiles_max);
-            return Err(EngineError::new(Class::OverBound, message));
+        self.tiles.retain(|tile| tile.first_row >= end || tile.end() <= first_row);
+        if self.tiles.len() == self.tiles.capacity() {
+            self.tiles.remove(0);
         }
         self.tiles.push(Tile { first_row, rows, columns });
-        Ok(())
     }
 
     /// `tokens` follow in a slot from `start` on: what was there is forgotten, what they show is
@@ -161,7 +159,7 @@ mod tests {
         ];
         for cut in 0..=prompt.len() {
             let mut positions = RotaryPositions::new(1, 2);
-            positions.placed(0, (2, 3)).expect("room");
+            positions.placed(0, (2, 3));
             positions.read(1, 0, &prompt[..cut]).expect("a picture");
             positions.read(1, cut as u32, &prompt[cut..]).expect("a picture");
             assert_eq!(at_all(&positions, 1, 9), want, "cut at {cut}");
@@ -178,8 +176,8 @@ mod tests {
     #[test]
     fn pictures_add_up_and_stand_side_by_side() {
         let mut positions = RotaryPositions::new(2, 1);
-        positions.placed(0, (3, 1)).expect("room");
-        positions.placed(3, (2, 2)).expect("room");
+        positions.placed(0, (3, 1));
+        positions.placed(3, (2, 2));
         let prompt: Vec<u32> = picture(0, 3).chain(picture(3, 4)).chain([9, 9]).collect();
         positions.read(0, 0, &prompt).expect("two pictures");
         let columns: Vec<u32> = at_all(&positions, 0, 9).iter().map(|place| place[2]).collect();
@@ -193,11 +191,29 @@ mod tests {
         let mut positions = RotaryPositions::new(1, 1);
         let shown: Vec<u32> = picture(0, 4).collect();
         assert!(positions.read(0, 0, &shown).is_err());
-        positions.placed(0, (2, 2)).expect("room");
+        positions.placed(0, (2, 2));
         assert!(positions.read(0, 0, &shown[1..]).is_err(), "not from its first row on");
         positions.read(0, 0, &shown).expect("a picture");
-        assert!(positions.placed(4, (1, 1)).is_err(), "one picture was planned");
-        positions.placed(2, (2, 2)).expect("in the place of the other");
-        assert!(positions.read(0, 4, &shown).is_err());
+        positions.placed(2, (2, 2));
+        assert!(positions.read(0, 0, &shown).is_err(), "another stands in its place");
+        let both: Vec<u32> = picture(2, 4).chain(picture(6, 1)).collect();
+        positions.placed(6, (1, 1));
+        assert!(positions.read(0, 0, &both).is_err(), "one picture was planned");
+    }
+
+    #[test]
+    fn what_earlier_requests_left_is_in_nobodys_way() {
+        let mut positions = RotaryPositions::new(2, 1);
+        for request in 0..50u32 {
+            let rows = 1 + request % 7;
+            let (first, second) = ((rows, 2), (1, 1 + request % 3));
+            positions.placed(2 * rows, second);
+            positions.placed(0, first);
+            let shown = picture(0, 2 * rows).chain(picture(2 * rows, second.1));
+            let prompt: Vec<u32> = shown.chain([3]).collect();
+            positions.read(0, 0, &prompt).expect("both pictures");
+            let after = rows.max(2) + second.1;
+            assert_eq!(positions.at(0, 2 * rows + second.1), [after; 3], "request {request}");
+        }
     }
 }

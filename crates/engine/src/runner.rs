@@ -325,8 +325,8 @@ impl Runner {
             ));
         }
         if let Some((_, rotary)) = &mut self.rotary {
-            let merge = (grid[0] * grid[1] / tokens).isqrt();
-            rotary.placed(first_row, (grid[0] / merge, grid[1] / merge))?;
+            let merge = (grid[0] * grid[1] / tokens.max(1)).isqrt().max(1);
+            rotary.placed(first_row, (grid[0] / merge, grid[1] / merge));
         }
         write(&mut pixels[..pixel_bytes]);
         self.session.integers_mut(eyes.grid).copy_from_slice(&grid);

@@ -130,7 +130,7 @@ impl VisionRun {
         self.session.integers_mut(grids).copy_from_slice(&grid);
         self.session.integers_mut(rows)[0] = first_row;
         let [height, width] = grid.map(|patches| patches / self.merge as u32);
-        self.rotary.placed(first_row, (height, width)).expect("room for the picture");
+        self.rotary.placed(first_row, (height, width));
         let tokens = patches / (self.merge * self.merge) as u64;
         for (name, value) in [(names::PATCHES, patches), (names::IMAGE_TOKENS, tokens)] {
             if let Some(dim) = self.plan.program.dim_named(name) {
