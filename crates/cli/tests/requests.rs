@@ -94,6 +94,84 @@ fn standard_input_is_answered_as_it_comes() {
     }
 }
 
+/// A lossless WebP of 256x256 pixels and 160 KB that asks for 65,536 groups of tables.
+fn greedy_webp() -> Vec<u8> {
+    let (mut bytes, mut count) = (vec![0x2f_u8], 0);
+    let mut put = |value: u32, bits: u32| {
+        for bit in 0..bits {
+            if count % 8 == 0 {
+                bytes.push(0);
+            }
+            *bytes.last_mut().expect("one") |= ((value >> bit & 1) as u8) << (count % 8);
+            count += 1;
+        }
+    };
+    // Width and height less one, no alpha, version 0; no transform, no cache of colours; groups of
+    // tables, one for 512 pixels a side.
+    [(255, 14), (255, 14), (0, 1), (0, 3), (0, 1), (0, 1), (1, 1), (7, 3)]
+        .into_iter()
+        .for_each(|(v, n)| put(v, n));
+    // The one pixel that says which group: green and red are 255, without bits.
+    put(0, 1);
+    for symbol in [255, 255] {
+        [(1, 1), (0, 1), (1, 1), (symbol, 8)].into_iter().for_each(|(v, n)| put(v, n));
+    }
+    for _ in 0..3 + 5 * 65_536 {
+        [(1, 1), (0, 1), (0, 1), (0, 1)].into_iter().for_each(|(v, n)| put(v, n));
+    }
+    bytes.resize(bytes.len().next_multiple_of(2), 0);
+    let len = bytes.len() as u32;
+    let (riff, chunk) = ((len + 12).to_le_bytes(), len.to_le_bytes());
+    [&b"RIFF"[..], &riff, b"WEBP", b"VP8L", &chunk, &bytes].concat()
+}
+
+/// A picture that asks for more memory than any may have is refused like another; one that is
+/// larger than what is looked at is made smaller; and nothing of it is left.
+#[test]
+fn pictures_are_seen_or_refused_one_by_one() {
+    let folder = Folder::new();
+    let greedy = folder.file("greedy.webp", greedy_webp());
+    let picture = |name: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        path.join("../../demo/vision/pictures").join(name)
+    };
+    let [good, other] = ["te_canon_056.png", "te_canon_026.png"].map(picture);
+    let missing = folder.path().join("none.png");
+    let pictures = [&good, &greedy, &good, &missing, &other, &greedy, &greedy, &good];
+    let lines: Vec<String> = pictures
+        .iter()
+        .map(|path| format!("{{\"prompt\":\"what?\",\"images\":[{path:?}]}}"))
+        .collect();
+    for mode in ["serial", "phase-resident"] {
+        let output = dctms("run")
+            .arg(support::fixture("vision-lfm2-text-f16.gguf"))
+            .arg("--mmproj")
+            .arg(support::fixture("vision-lfm2-mmproj-f16.gguf"))
+            .args("--lanes 2 --ignore-eos --max-input 400 --max-output 4 --max-image-size 160")
+            .args("--max-source-size 256 --logits-sha --requests - --mode")
+            .arg(mode)
+            .input(lines.join("\n"))
+            .run();
+        assert_eq!(output.code(), 0, "{output:?}");
+        let answers = answers(&output.stdout);
+        assert_eq!(answers.len(), pictures.len(), "{output:?}");
+        for (answer, path) in answers.iter().zip(pictures) {
+            if path == &greedy || path == &missing {
+                assert_eq!(answer["error"]["class"], "file", "{answer}");
+                let message = answer["error"]["message"].as_str().expect("a message");
+                let said = if path == &greedy { "planned for any picture" } else { "cannot read" };
+                assert!(message.contains(said), "{message}");
+                continue;
+            }
+            assert_eq!(answer["images"][0]["width"], 160, "{answer}");
+            let same = if path == &good { 0 } else { 4 };
+            assert_eq!(answer["logits_sha256"], answers[same]["logits_sha256"], "{answer}");
+            assert!(answer["peak_bytes"].as_u64() <= answer["m_max_bytes"].as_u64(), "{answer}");
+        }
+        assert_ne!(answers[0]["logits_sha256"], answers[4]["logits_sha256"]);
+    }
+}
+
 #[test]
 fn what_does_not_go_with_requests_is_refused() {
     let folder = Folder::new();

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-use dctms_image::{ImageError, Size, decode};
+use dctms_image::{ImageError, Picture, Size, decode};
 
 use crate::error::{Class, EngineError};
 use crate::eyes::{ImageLimits, Oversize, Placed, Tiler};
@@ -90,13 +90,26 @@ pub fn encode(
 pub fn encode_beside(
     path: &Path,
     limits: &ImageLimits,
-    (tiler, placed): (&Tiler, &Placed),
+    seen: (&Tiler, &Placed),
     runner: &mut Runner,
     readers: &mut [Sequence],
 ) -> Result<EncodeTimes, EngineError> {
-    let chunk = runner.bounds().prefill_chunk as usize;
     let start = Instant::now();
-    let file = open(path)?;
+    let picture = read(&open(path)?, path, limits, seen.1)?;
+    encode_picture(&picture, start.elapsed().as_secs_f64(), seen, runner, readers)
+}
+
+/// Decodes a picture's file at the size at which it was placed. Everything that it takes is heap,
+/// and goes with it.
+///
+/// # Errors
+/// Class `File` for a damaged picture, or one that is not that which was placed.
+pub fn read(
+    file: &File,
+    path: &Path,
+    limits: &ImageLimits,
+    placed: &Placed,
+) -> Result<Picture, EngineError> {
     let read = |error: std::io::Error| named(path, &ImageError::from(error));
     let bytes = file.metadata().map_err(read)?.len();
     let picture = decode(file, bytes, &limits.bounds()).map_err(|error| named(path, &error))?;
@@ -105,8 +118,22 @@ pub fn encode_beside(
         return Err(EngineError::new(Class::File, message));
     }
     // The decoded one is given up: the largest that is decoded counts, not both.
-    let picture = picture.resized(placed.size);
-    let mut times = EncodeTimes { decode_s: start.elapsed().as_secs_f64(), ..Default::default() };
+    Ok(picture.resized(placed.size))
+}
+
+/// Encodes the tiles of a picture that was decoded in so many seconds; else as [`encode_beside`].
+///
+/// # Errors
+/// As [`Runner::encode_tile`].
+pub fn encode_picture(
+    picture: &Picture,
+    decode_s: f64,
+    (tiler, placed): (&Tiler, &Placed),
+    runner: &mut Runner,
+    readers: &mut [Sequence],
+) -> Result<EncodeTimes, EngineError> {
+    let chunk = runner.bounds().prefill_chunk as usize;
+    let mut times = EncodeTimes { decode_s, ..Default::default() };
     let mut row = placed.first_row;
     for index in 0..placed.layout.count() {
         let start = Instant::now();
@@ -116,7 +143,7 @@ pub fn encode_beside(
         let tokens = tiler.tokens(size);
         let tile = (size.pixels() as usize * 3, tiler.grid(size), tokens);
         let render = |pixels: &mut [u8]| {
-            placed.layout.render(&picture, part, pixels);
+            placed.layout.render(picture, part, pixels);
             rendered = Instant::now();
         };
         let worth = runner.is_worth_a_region(tile.1);
@@ -136,7 +163,11 @@ pub fn encode_beside(
     Ok(times)
 }
 
-fn open(path: &Path) -> Result<File, EngineError> {
+/// Opens a picture's file.
+///
+/// # Errors
+/// Class `File` for one that cannot be read, or is no file.
+pub fn open(path: &Path) -> Result<File, EngineError> {
     let read = |error: std::io::Error| named(path, &ImageError::from(error));
     // Asked before opening: opening a pipe would wait for somebody to write.
     if !std::fs::metadata(path).map_err(read)?.is_file() {

@@ -19,8 +19,9 @@
 //!
 //! The *image region* is for decoders of pictures, whose needs no plan knows one by one but whose
 //! worst case one does: it is as long as that, resident from the moment it is opened, and never
-//! given back. A process without eyes has none. A picture made to need more ends the process at
-//! any time, with the same exit code: its decoder could not go on, and may not take more.
+//! given back. A process without eyes has none. Work that needs more is given up where somebody
+//! stands guard (`guarded`); else it ends the process at any time, with the same exit code: a
+//! decoder could not go on.
 //!
 //! Nothing grows past a limit. While *loading* a request beyond it ends the process with a
 //! message and the exit code for "does not fit"; later the request is refused (null).
@@ -28,12 +29,14 @@
 //! Believes: the mappings of `sys`; that it is the only global allocator. Works from the first
 //! instruction of the process, in every thread, never calls itself. Must not know: who allocates.
 
+mod escape;
 mod latch;
 mod lock;
 #[cfg(test)]
 mod tests;
 mod tlsf;
 
+pub use escape::GivenUp;
 pub use latch::{LatchScope, OnViolation, watch_this_thread};
 
 use crate::error::SystemError;
@@ -354,6 +357,9 @@ impl BoundedHeap {
             let block = unsafe { mapped.heap.allocate(size, align) };
             (block, mapped.figures())
         });
+        if block.is_null() && region == Region::Image {
+            escape::leave();
+        }
         let loading = self.exhaustion.load(Ordering::Relaxed) == 0;
         if block.is_null() && (loading || region == Region::Image) {
             self.exit_on_exhaustion(size, region, figures);

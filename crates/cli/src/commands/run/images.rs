@@ -5,6 +5,7 @@
 //! words. After rendering, the text is cut at the marks, and each picture's pieces come between.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use dctms_engine::eyes::{Piece, Placed, Tiler};
 use dctms_engine::generation::Sequence;
@@ -105,8 +106,17 @@ pub fn encode_beside(
     runner: &mut Runner,
     readers: &mut [Sequence],
 ) -> Result<EncodeTimes, EngineError> {
+    let start = Instant::now();
+    let file = pictures::open(path)?;
     let _scope = HEAP.scope(Region::Image);
-    pictures::encode_beside(path, limits, seen, runner, readers)
+    // SAFETY: decoding takes no lock, starts no thread, and owns nothing but heap of this scope:
+    // the file stays ours.
+    let read = unsafe { HEAP.guarded(|| pictures::read(&file, path, limits, seen.1)) };
+    let picture = read.map_err(|given_up| {
+        let message = format!("{}: decoding it takes {given_up}", path.display());
+        EngineError::new(Class::File, message)
+    })??;
+    pictures::encode_picture(&picture, start.elapsed().as_secs_f64(), seen, runner, readers)
 }
 
 impl Marks {
