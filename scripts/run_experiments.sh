@@ -11,7 +11,8 @@
 #     qwen-1.5b         5 × 50 calls a system at M = 32, nothing beside them    (60 min)
 #     qwen-1.5b-pressure  5 × 5 under each other condition                      (50 min)
 #     qwen-7b           5 × 3 calls a system at M = 32                          (15 min)
-#     peers             SmolLM2 and llama.cpp's server in both modes, and mlx-lm (15 min)
+#     peers             SmolLM2, with llama.cpp's server in both modes          (4 min)
+#     peers-mlx         SmolLM2, with mlx-lm, 2 rounds                          (6 min)
 #
 # Times are those of a quiet machine with two processors of a server. Groups need root. ROUNDS=N
 # makes every experiment N rounds long, DEADLINE=S stops each after S seconds.
@@ -76,14 +77,15 @@ for name in "$@"; do
             --pressure-rounds 3
         ;;
     peers)
-        peers=()
-        [ -z "${LLAMA_SERVER:-}" ] || peers+=(--llama-server "$LLAMA_SERVER")
-        [ -z "${MLX_PYTHON:-}" ] || peers+=(--adapter \
-            "mlx-lm=$MLX_PYTHON scripts/mlx_system.py $smollm2 $work/mlx-smollm2")
-        run peers "$smollm2" --conditions none --max-output 50 --rounds 10 "${peers[@]}"
+        run peers "$smollm2" --conditions none --max-output 50 --rounds 10 \
+            --llama-server "${LLAMA_SERVER:?the path of llama-server}"
+        ;;
+    peers-mlx)
+        run peers-mlx "$smollm2" --conditions none --max-output 50 --rounds 2 --adapter \
+            "mlx-lm=${MLX_PYTHON:?a Python with mlx-lm} scripts/mlx_system.py $smollm2 $work/mlx"
         ;;
     *)
-        sed -n '2,22p' "${BASH_SOURCE[0]}"
+        sed -n '2,24p' "${BASH_SOURCE[0]}"
         exit 64
         ;;
     esac

@@ -104,7 +104,8 @@ pub fn read_results(out: &Path) -> std::io::Result<Results> {
     let cells = text("cells.jsonl")?.lines().filter_map(parse_cell).collect();
     let facts: Value = serde_json::from_str(&text("facts.json")?).unwrap_or(Value::Null);
     let m_max_bytes = facts["m_max_bytes"].as_u64();
-    Ok(Results { calls, cells, m_max_bytes, complete: false })
+    let complete = facts["complete"].as_bool().unwrap_or(false);
+    Ok(Results { calls, cells, m_max_bytes, complete })
 }
 
 fn parse_cell(line: &str) -> Option<Cell> {
@@ -136,6 +137,7 @@ pub fn run(plan: &Plan, progress: &mut Progress) -> Result<Results, String> {
         runner.condition(*condition, progress).map_err(fault)?;
     }
     runner.results.complete = runner.left() == 0;
+    runner.keep_facts();
     progress.end();
     Ok(runner.results)
 }
@@ -275,10 +277,15 @@ impl<'a> Runner<'a> {
     fn learn(&mut self, m_max_bytes: Option<u64>) {
         if self.results.m_max_bytes.is_none() && m_max_bytes.is_some() {
             self.results.m_max_bytes = m_max_bytes;
-            let facts = json!({ "m_max_bytes": m_max_bytes }).to_string();
-            // It is learnt again if it cannot be kept.
-            let _ = std::fs::write(self.plan.path("facts.json"), facts);
+            self.keep_facts();
         }
+    }
+
+    /// Writes what is known beside calls; it is learnt again if it cannot be kept.
+    fn keep_facts(&self) {
+        let Results { m_max_bytes, complete, .. } = &self.results;
+        let facts = json!({ "m_max_bytes": m_max_bytes, "complete": complete });
+        let _ = std::fs::write(self.plan.path("facts.json"), facts.to_string());
     }
 
     fn facts(&self) -> GroupFacts {
