@@ -98,7 +98,11 @@ fn wait_for(
         let (event, target) = ((state.event_base + event) as usize, Event::target(run, *signals));
         if !lane.has_reached(event, target) {
             ahead.aim(commands);
-            while !lane.has_reached(event, target) && ahead.ask() {}
+            // No longer than looking would take: where somebody else needs the processor, it gets it.
+            let mut asks = lane.looks() / LOOKS_OF_ASK;
+            while asks > 0 && !lane.has_reached(event, target) && ahead.ask() {
+                asks -= 1;
+            }
         }
         lane.wait(event, target)?;
     }
@@ -107,6 +111,9 @@ fn wait_for(
 
 /// Bytes that are asked for between two looks at an event: some tens of nanoseconds' worth.
 const ASK_BYTES: usize = 512;
+
+/// An ask takes about as long as so many looks.
+const LOOKS_OF_ASK: u32 = 4;
 
 /// Bytes that a lane asks for before it needs them, at most: a part of its second-level cache.
 const AHEAD_BYTES_MAX: usize = 256 << 10;

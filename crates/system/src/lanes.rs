@@ -236,6 +236,12 @@ impl Lane<'_> {
         self.shared.events[event].signal();
     }
 
+    /// How often this lane's next wait would look before it sleeps: little where waits have ended
+    /// in sleep, none where looking is forbidden.
+    pub fn looks(&self) -> u32 {
+        self.shared.inside[self.index].looks()
+    }
+
     /// Whether a wait for this would be over at once.
     ///
     /// # Panics
