@@ -119,3 +119,28 @@ fn runs_of_every_mode_give_the_same_logits_within_their_envelopes() {
         assert_eq!(number(run, &["allocations"]), 0);
     }
 }
+
+/// What a region is worth, and what waits for what, is part of the plan; a machine that nobody has
+/// is predicted for only where it is asked for, and marked as that.
+#[test]
+fn an_overlapped_plan_states_its_streams() {
+    let plan = json(&seeing("plan", &["--mode", "overlapped", "--json"]));
+    let region = &plan["regions"][0];
+    assert_eq!(region["phase"], "vision+prefill");
+    assert!(number(region, &["together_ns"]) > 0);
+    let waits = |name: &str| {
+        let segments = region["segments"].as_array().unwrap().iter();
+        let segment = segments.clone().find(|segment| segment["name"] == name).unwrap();
+        segment["waits_for"].clone()
+    };
+    assert_eq!(waits("text 0"), serde_json::json!([]));
+    assert_eq!(waits("picture 1"), serde_json::json!(["text 0", "vision of picture 1"]));
+    assert!(json(&seeing("plan", &["--mode", "serial", "--json"]))["regions"].is_null());
+    let plain = text(&seeing("plan", &["--mode", "overlapped"]));
+    assert!(plain.contains("streams of vision+prefill") && !plain.contains("PREDICTED"), "{plain}");
+    let unit = text(&seeing("plan", &["--mode", "serial", "--second-unit", "8:0.25"]));
+    assert!(unit.contains("PREDICTED, not measured"), "{unit}");
+    assert!(unit.contains("8 times the lanes' f32 peak, 25 % of the bandwidth"), "{unit}");
+    assert_eq!(code(&seeing("plan", &["--second-unit", "0"])), 64);
+    assert_eq!(code(&seeing("plan", &["--second-unit", "2:1"])), 64);
+}
