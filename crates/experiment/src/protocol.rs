@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::child::{Asked, Failure, System, SystemCommand};
+use crate::child::{Failure, System, SystemCommand};
 use crate::condition::{Condition, GroupFacts, Neighbour, NeighbourSettings};
 use crate::group::Group;
 use crate::progress::Progress;
@@ -196,8 +196,8 @@ impl<'a> Runner<'a> {
     }
 
     fn is_over(&self, condition: Condition, system: &str) -> bool {
-        let same = |cell: &&Cell| cell.condition == condition.name() && cell.system == system;
-        self.results.cells.iter().find(same).is_some()
+        let same = |cell: &Cell| cell.condition == condition.name() && cell.system == system;
+        self.results.cells.iter().any(same)
     }
 
     fn is_done(&self, condition: Condition, system: &str, prompt: &str, round: usize) -> bool {
@@ -490,10 +490,7 @@ fn status_of(failure: &Failure) -> &'static str {
 
 /// Takes the files that a system's words name out of the page cache.
 fn drop_caches_of(command: &SystemCommand) {
-    if command.asked != Asked::Lines && command.words.is_empty() {
-        return;
-    }
-    for word in &command.words[1..] {
+    for word in command.words.iter().skip(1) {
         let path = Path::new(word);
         if path.is_file()
             && let Ok(file) = File::open(path)
