@@ -8,11 +8,11 @@
 //! (`commands/run/chat/`) and request by request (`commands/run/requests/`); what they refuse is
 //! refused by name.
 
-use dctms_engine::Model;
 use dctms_engine::planning::{PlanSettings, compile_heap_bytes};
+use dctms_engine::{Model, VisionMode};
 use dctms_text::{ChatTemplate, Scratch, VocabularyKind};
 
-use crate::commands::run::requests::line::Request;
+use crate::commands::run::requests::order::Order;
 
 /// Bytes of a conversation's text for each position of its context. Usual text has 3 to 5 bytes
 /// a token, scripts of long characters up to 8.
@@ -78,21 +78,22 @@ impl ChatRoom {
     fn requests_heap_bytes(
         &self,
         (template_bytes, images): (usize, usize),
-        kind: VocabularyKind,
+        (kind, orders): (VocabularyKind, usize),
     ) -> usize {
         let rendering = ChatTemplate::heap_bytes_usual_into(
             template_bytes,
             self.messages_max,
             self.text_bytes_max,
         );
-        // The line, the texts with their marks of pictures, and what is rendered of them.
-        let texts = self.line_bytes_max(images) + self.text_bytes_max + self.rendered_bytes_max;
+        // The texts with their marks of pictures, and what is rendered of them.
+        let texts = self.text_bytes_max + self.rendered_bytes_max;
+        let line = self.line_bytes_max(images);
         let tokens = self.text_bytes_max / TEXT_BYTES_PER_POSITION * size_of::<u32>();
         rendering
             + texts
             + tokens
             + scratch_bytes_per_byte(kind) * self.rendered_bytes_max
-            + Request::heap_bytes(self.messages_max, images)
+            + orders * Order::heap_bytes(line, self.messages_max, images)
             + HEAP_PER_MESSAGE_BYTES * self.messages_max
             + HEAP_PER_PICTURE_BYTES * images
             + HEAP_FIXED_BYTES
@@ -165,9 +166,14 @@ pub fn for_requests(mut settings: PlanSettings, model: &Model) -> PlanSettings {
     let template_bytes = template_bytes(model.template.as_deref());
     let kind = kind_of(model);
     let images = request_images(model, &settings);
+    // The one that is answered; where the plan overlaps the two, the next one.
+    let orders = match settings.mode {
+        VisionMode::Overlapped => 2,
+        VisionMode::Serial | VisionMode::PhaseResident => 1,
+    };
     let heap = |positions: usize| {
         let room = ChatRoom::of(positions, template_bytes);
-        room.requests_heap_bytes((template_bytes, images), kind) as u64
+        room.requests_heap_bytes((template_bytes, images), (kind, orders)) as u64
     };
     let per_step = heap(POSITIONS_PER_MESSAGE) - heap(0);
     let runtime = &mut settings.runtime;

@@ -197,12 +197,13 @@ fn decode(
 
 /// Chooses the next token of each row, greedily.
 fn choose(runner: &mut Runner, rows: usize) -> Result<(), EngineError> {
+    let mut stepper = runner.steps()?;
     for row in 0..rows {
-        runner.set_sampler(row, SamplerRecord::GREEDY);
-        runner.set_random(row, &random_state(row as u64));
-        runner.set_history(row, &[]);
+        stepper.set_sampler(row, SamplerRecord::GREEDY);
+        stepper.set_random(row, &random_state(row as u64));
+        stepper.set_history(row, &[]);
     }
-    runner.sample()
+    stepper.sample()
 }
 
 /// What the measured work reads and computes, from the plan.

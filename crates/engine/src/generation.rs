@@ -4,6 +4,8 @@
 //! allocates. A sequence ends at an end token, at its limit, at a stop text, or when the caller
 //! says so; the others go on in a smaller step.
 
+mod decode;
+
 use std::time::Instant;
 
 use dctms_exec::sample::SamplerRecord;
@@ -11,7 +13,10 @@ use dctms_text::{ControlTokens, LeadingSpace, StreamDecoder, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
-use crate::runner::{Chunk, IMAGE_ROW, Prefilled, Runner, Step};
+use crate::runner::{Chunk, IMAGE_ROW, Prefilled, Runner};
+
+use decode::{Active, Decoding};
+pub use decode::{Arriving, Nothing, SEQUENCES_MAX};
 
 /// Longest stop text, bytes: so much output is held back to look for one.
 pub const STOP_BYTES_MAX: usize = 256;
@@ -293,6 +298,22 @@ pub struct Timing {
     pub decode_s: f64,
     /// Microseconds of each decode step.
     pub step_us: Vec<u32>,
+    /// Seconds of the longest gap between two tokens.
+    pub gap_s: f64,
+    /// Steps that were taken beside a tile, tiles that were encoded beside steps, and seconds that
+    /// everybody waited for the last of these.
+    pub beside: BesideCounts,
+}
+
+/// What was done beside what.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BesideCounts {
+    /// Decode steps beside a tile.
+    pub steps: usize,
+    /// Tiles beside decode steps.
+    pub tiles: usize,
+    /// Seconds between the last token and the end of the tile that was being encoded.
+    pub waited_s: f64,
 }
 
 impl Timing {
@@ -323,16 +344,41 @@ pub fn generate(
     timing: &mut Timing,
     emit: &mut dyn FnMut(usize, &str) -> Control,
 ) -> Result<(), EngineError> {
+    generate_beside(runner, tokenizer, (sequences, options), timing, emit, &mut Nothing)
+}
+
+/// As [`generate`]; where the plan overlaps the two, tiles that arrive are encoded while sequences
+/// go on. Gives back the sequences' control when the tile that is being encoded is.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_beside(
+    runner: &mut Runner,
+    tokenizer: Option<&Tokenizer<'_>>,
+    (sequences, options): (&mut [Sequence], &GenerationOptions),
+    timing: &mut Timing,
+    emit: &mut dyn FnMut(usize, &str) -> Control,
+    arriving: &mut dyn Arriving,
+) -> Result<(), EngineError> {
     let start = Instant::now();
-    let mut active = Active::default();
-    for index in 0..sequences.len() {
-        let sequence = &mut sequences[index];
+    let mut decoding = Decoding {
+        tokenizer,
+        sequences,
+        options,
+        timing,
+        emit,
+        active: Active::default(),
+        last: start,
+    };
+    for index in 0..decoding.sequences.len() {
+        let sequence = &mut decoding.sequences[index];
         if sequence.finish.is_some() || sequence.cached == sequence.context.len() {
             continue;
         }
         sequence.random = dctms_exec::sample::random_state(options.seed.wrapping_add(index as u64));
         let (slot, position) = (sequence.slot, sequence.position());
         let prompt = &sequence.context[sequence.cached..];
+        let emit = &mut *decoding.emit;
         let prefilled = runner
             .prefill(slot, prompt, position, &mut |_| emit(index, "") == Control::Continue)?;
         if let Prefilled::Stopped { done } = prefilled {
@@ -341,147 +387,25 @@ pub fn generate(
             sequence.finish = Some(Finish::Cancelled);
             break;
         }
-        timing.prompt_tokens += prompt.len();
+        decoding.timing.prompt_tokens += prompt.len();
         sequence.cached = sequence.context.len();
-        pick(runner, tokenizer, sequences, &[index], options)?;
-        if timing.first_token_s == 0.0 {
-            timing.first_token_s = start.elapsed().as_secs_f64();
+        decoding.pick(&mut runner.steps()?, &[index])?;
+        if decoding.timing.first_token_s == 0.0 {
+            decoding.timing.first_token_s = start.elapsed().as_secs_f64();
         }
-        if show(&mut sequences[index], index, options, emit) == Control::Stop {
+        if decoding.show(index) == Control::Stop {
             break;
         }
     }
-    timing.prefill_s += start.elapsed().as_secs_f64();
+    decoding.timing.prefill_s += start.elapsed().as_secs_f64();
     let start = Instant::now();
-    loop {
-        active.refill(sequences);
-        if active.is_empty() {
-            break;
-        }
-        let step = Instant::now();
-        decode_step(runner, tokenizer, sequences, &active, options)?;
-        timing.decode_tokens += active.len();
-        if timing.step_us.len() < timing.step_us.capacity() {
-            timing.step_us.push(step.elapsed().as_micros() as u32);
-        }
-        let stopped = active
-            .iter()
-            .any(|index| show(&mut sequences[index], index, options, emit) == Control::Stop);
-        if stopped {
-            break;
-        }
-    }
-    timing.decode_s += start.elapsed().as_secs_f64();
+    decoding.last = start;
+    decoding.run(runner, arriving)?;
+    decoding.timing.decode_s += (decoding.last - start).as_secs_f64();
     for sequence in sequences.iter_mut().filter(|sequence| sequence.finish.is_none()) {
         sequence.finish = Some(Finish::Cancelled);
     }
     Ok(())
-}
-
-/// Most sequences of one step.
-pub const SEQUENCES_MAX: usize = 64;
-
-/// The sequences that are not done, without a heap.
-struct Active {
-    indices: [usize; SEQUENCES_MAX],
-    count: usize,
-}
-
-impl Default for Active {
-    fn default() -> Self {
-        Active { indices: [0; SEQUENCES_MAX], count: 0 }
-    }
-}
-
-impl Active {
-    fn refill(&mut self, sequences: &[Sequence]) {
-        self.count = 0;
-        for (index, sequence) in sequences.iter().enumerate().take(SEQUENCES_MAX) {
-            if sequence.finish.is_none() && sequence.cached < sequence.context.len() {
-                self.indices[self.count] = index;
-                self.count += 1;
-            }
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.indices[..self.count].iter().copied()
-    }
-
-    fn len(&self) -> usize {
-        self.count
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-}
-
-fn decode_step(
-    runner: &mut Runner,
-    tokenizer: Option<&Tokenizer<'_>>,
-    sequences: &mut [Sequence],
-    active: &Active,
-    options: &GenerationOptions,
-) -> Result<(), EngineError> {
-    let mut steps = [Step { slot: 0, token: 0, position: 0 }; SEQUENCES_MAX];
-    for (step, index) in steps.iter_mut().zip(active.iter()) {
-        let sequence = &mut sequences[index];
-        *step = Step {
-            slot: sequence.slot,
-            token: sequence.context[sequence.cached],
-            position: sequence.position(),
-        };
-        sequence.cached += 1;
-    }
-    runner.decode(&steps[..active.len()])?;
-    pick(runner, tokenizer, sequences, &active.indices[..active.len()], options)
-}
-
-/// Samples each row of the last step for its sequence.
-fn pick(
-    runner: &mut Runner,
-    tokenizer: Option<&Tokenizer<'_>>,
-    sequences: &mut [Sequence],
-    rows: &[usize],
-    options: &GenerationOptions,
-) -> Result<(), EngineError> {
-    for (row, index) in rows.iter().enumerate() {
-        let sequence = &mut sequences[*index];
-        runner.set_sampler(row, options.sampler);
-        runner.set_history(row, &sequence.context);
-        runner.set_random(row, &sequence.random);
-        if options.digest == LogitsDigest::Computed {
-            runner.hash_logits(row, &mut sequence.hash);
-        }
-    }
-    runner.sample()?;
-    for (row, index) in rows.iter().enumerate() {
-        let sequence = &mut sequences[*index];
-        sequence.random = runner.random(row);
-        let token = runner.sampled(row);
-        sequence.take(token, tokenizer, options);
-    }
-    Ok(())
-}
-
-/// Gives the caller what is new and certain.
-fn show(
-    sequence: &mut Sequence,
-    index: usize,
-    options: &GenerationOptions,
-    emit: &mut dyn FnMut(usize, &str) -> Control,
-) -> Control {
-    let end = sequence.showable(&options.stop_texts);
-    // A stop text may begin inside a character's bytes only if it is no text; then all is held.
-    let piece = std::str::from_utf8(&sequence.text[..end]).unwrap_or_default();
-    let control = emit(index, piece);
-    sequence.shown += end;
-    sequence.text.drain(..end);
-    if control == Control::Stop && sequence.finish.is_none() {
-        sequence.finish = Some(Finish::Cancelled);
-    }
-    control
 }
 
 #[cfg(test)]

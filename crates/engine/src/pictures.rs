@@ -12,12 +12,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-use dctms_image::{ImageError, Picture, Size, decode};
+pub use dctms_image::Picture;
+use dctms_image::{ImageError, Size, decode};
 
 use crate::error::{Class, EngineError};
 use crate::eyes::{ImageLimits, Oversize, Placed, Tiler};
 use crate::generation::Sequence;
-use crate::runner::Runner;
+use crate::runner::{Runner, Tile};
 
 /// What encoding a picture took.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
@@ -68,6 +69,136 @@ fn over(error: &EngineError, size: Size, limits: &ImageLimits) -> EngineError {
     EngineError::new(error.class, format!("{error}; {help}"))
 }
 
+/// A picture on its way to rows of embeddings, tile by tile: it may stop between any two and go
+/// on later.
+pub struct Encoding {
+    placed: Placed,
+    /// Decoded, from its first tile to its last.
+    picture: Option<Picture>,
+    /// Tiles done.
+    done: u32,
+    /// The next tile's row among the embeddings.
+    row: u32,
+    times: EncodeTimes,
+    /// Seconds of pixels that earlier tiles took.
+    pixels_s: f64,
+}
+
+impl Encoding {
+    /// A picture of which nothing is done.
+    #[must_use]
+    pub fn new(placed: &Placed) -> Encoding {
+        Encoding {
+            placed: *placed,
+            picture: None,
+            done: 0,
+            row: placed.first_row,
+            times: EncodeTimes::default(),
+            pixels_s: 0.0,
+        }
+    }
+
+    /// The next tile; nothing once all are encoded.
+    #[must_use]
+    pub fn tile(&self, tiler: &Tiler) -> Option<Tile> {
+        if self.done >= self.placed.layout.count() {
+            return None;
+        }
+        let size = self.placed.layout.size(self.placed.layout.part(self.done));
+        Some(Tile {
+            pixel_bytes: size.pixels() as usize * 3,
+            grid: tiler.grid(size),
+            tokens: tiler.tokens(size),
+            first_row: self.row,
+        })
+    }
+
+    /// Whether it must be given its picture before it can go on.
+    #[must_use]
+    pub fn needs_picture(&self) -> bool {
+        self.picture.is_none() && self.done < self.placed.layout.count()
+    }
+
+    /// The picture, as [`read`] gives it, which took so many seconds.
+    pub fn give(&mut self, picture: Picture, decode_s: f64) {
+        self.picture = Some(picture);
+        self.times.decode_s += decode_s;
+        self.pixels_s += decode_s;
+    }
+
+    /// Writes the next tile's pixels.
+    ///
+    /// # Panics
+    /// Without its picture.
+    pub fn render(&mut self, pixels: &mut [u8]) {
+        let start = Instant::now();
+        let picture = self.picture.as_ref().expect("the picture was given");
+        self.placed.layout.render(picture, self.placed.layout.part(self.done), pixels);
+        self.times.render_s += start.elapsed().as_secs_f64();
+    }
+
+    /// The next tile is encoded, which took so many seconds with its pixels. Behind the last one
+    /// the picture is forgotten.
+    pub fn encoded(&mut self, tile: &Tile, whole_s: f64) {
+        let pixels_s = self.times.decode_s + self.times.render_s;
+        self.times.encode_s += (whole_s - (pixels_s - self.pixels_s)).max(0.0);
+        self.pixels_s = pixels_s;
+        self.times.tiles += 1;
+        self.done += 1;
+        self.row += tile.tokens;
+        if self.done >= self.placed.layout.count() {
+            self.picture = None;
+        }
+    }
+
+    /// Where it stands in the prompt, and what it took so far.
+    #[must_use]
+    pub fn report(&self) -> (Placed, EncodeTimes) {
+        (self.placed, self.times)
+    }
+
+    /// Encodes the tiles that are left. Reads ahead where the plan overlaps the two: beside each
+    /// tile a whole chunk of the first sequence that has one whose pictures are encoded. All
+    /// pictures before this one must be. Whatever follows goes on where the sequences then are; the
+    /// answer is the same.
+    ///
+    /// # Errors
+    /// As [`Runner::encode_tile`].
+    ///
+    /// # Panics
+    /// Without its picture.
+    pub fn finish(
+        &mut self,
+        tiler: &Tiler,
+        runner: &mut Runner,
+        readers: &mut [Sequence],
+    ) -> Result<(), EngineError> {
+        let chunk = runner.bounds().prefill_chunk as usize;
+        while let Some(tile) = self.tile(tiler) {
+            let start = Instant::now();
+            let shape = (tile.pixel_bytes, tile.grid, tile.tokens);
+            let render = |pixels: &mut [u8]| self.render(pixels);
+            let worth = runner.is_worth_a_region(tile.grid);
+            let ready = |reader: &&mut Sequence| worth && reader.is_ready(chunk, tile.first_row);
+            match readers.iter_mut().find(ready) {
+                Some(reader) => {
+                    runner.encode_tile_beside(
+                        shape,
+                        tile.first_row,
+                        render,
+                        reader.ahead(chunk),
+                    )?;
+                    reader.read(chunk);
+                    self.times.chunks += 1;
+                }
+                None => runner.encode_tile(shape, tile.first_row, render)?,
+            }
+            self.encoded(&tile, start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+}
+
 /// Decodes a picture and encodes its tiles.
 ///
 /// # Errors
@@ -81,9 +212,7 @@ pub fn encode(
     encode_beside(path, limits, seen, runner, &mut [])
 }
 
-/// As [`encode`], and reads ahead where the plan overlaps the two: beside each tile a whole chunk
-/// of the first sequence that has one whose pictures are encoded. All pictures before this one
-/// must be. Whatever follows goes on where the sequences then are; the answer is the same.
+/// As [`encode`], and reads ahead: see [`Encoding::finish`].
 ///
 /// # Errors
 /// As [`encode`].
@@ -96,7 +225,10 @@ pub fn encode_beside(
 ) -> Result<EncodeTimes, EngineError> {
     let start = Instant::now();
     let picture = read(&open(path)?, path, limits, seen.1)?;
-    encode_picture(&picture, start.elapsed().as_secs_f64(), seen, runner, readers)
+    let mut encoding = Encoding::new(seen.1);
+    encoding.give(picture, start.elapsed().as_secs_f64());
+    encoding.finish(seen.0, runner, readers)?;
+    Ok(encoding.report().1)
 }
 
 /// Decodes a picture's file at the size at which it was placed. Everything that it takes is heap,
@@ -119,48 +251,6 @@ pub fn read(
     }
     // The decoded one is given up: the largest that is decoded counts, not both.
     Ok(picture.resized(placed.size))
-}
-
-/// Encodes the tiles of a picture that was decoded in so many seconds; else as [`encode_beside`].
-///
-/// # Errors
-/// As [`Runner::encode_tile`].
-pub fn encode_picture(
-    picture: &Picture,
-    decode_s: f64,
-    (tiler, placed): (&Tiler, &Placed),
-    runner: &mut Runner,
-    readers: &mut [Sequence],
-) -> Result<EncodeTimes, EngineError> {
-    let chunk = runner.bounds().prefill_chunk as usize;
-    let mut times = EncodeTimes { decode_s, ..Default::default() };
-    let mut row = placed.first_row;
-    for index in 0..placed.layout.count() {
-        let start = Instant::now();
-        let mut rendered = start;
-        let part = placed.layout.part(index);
-        let size = placed.layout.size(part);
-        let tokens = tiler.tokens(size);
-        let tile = (size.pixels() as usize * 3, tiler.grid(size), tokens);
-        let render = |pixels: &mut [u8]| {
-            placed.layout.render(picture, part, pixels);
-            rendered = Instant::now();
-        };
-        let worth = runner.is_worth_a_region(tile.1);
-        match readers.iter_mut().find(|reader| worth && reader.is_ready(chunk, row)) {
-            Some(reader) => {
-                runner.encode_tile_beside(tile, row, render, reader.ahead(chunk))?;
-                reader.read(chunk);
-                times.chunks += 1;
-            }
-            None => runner.encode_tile(tile, row, render)?,
-        }
-        times.render_s += (rendered - start).as_secs_f64();
-        times.encode_s += rendered.elapsed().as_secs_f64();
-        times.tiles += 1;
-        row += tokens;
-    }
-    Ok(times)
 }
 
 /// Opens a picture's file.

@@ -6,24 +6,24 @@
 
 mod logits;
 mod overlap;
+mod steps;
 
-use dctms_exec::sample::SamplerRecord;
 use dctms_exec::{
     CertifiedPlan, ConstantBytes, HostTensor, LoadHost, Ran, RetiredSession, Session,
     SessionOptions,
 };
 use dctms_ir::ids::{DimId, PhaseId, TensorId};
-use dctms_ir::limits::SEGMENT;
 use dctms_ir::plan::{Bounds, Plan};
 use dctms_models::{names, phases};
 
 use crate::error::{Class, EngineError};
 use crate::model::ModelFiles;
-use crate::planning::PENALTY_WINDOW;
 use crate::rotary::RotaryPositions;
 use crate::turns::{Reloads, Turn, Turns};
 
-pub use overlap::Chunk;
+pub use overlap::{Chunk, Tile};
+use steps::{Core, Dims, HostTensors};
+pub use steps::{Runs, Stepper};
 
 /// Marks a token of a prompt that is no token: the rest of its bits are a row of the pictures'
 /// embeddings.
@@ -58,18 +58,11 @@ pub enum Prefilled {
 pub struct Runner {
     session: Session,
     phases: Phases,
-    dims: Dims,
-    host: HostTensors,
+    core: Core,
+    tokenizer: Option<TensorId>,
     eyes: Option<SeeingTensors>,
-    /// Where tokens in pictures have three positions.
-    rotary: Option<(HostTensor, RotaryPositions)>,
     /// Where weights come and go.
     turns: Option<Turns>,
-    bounds: Bounds,
-    vocabulary: usize,
-    window: u32,
-    /// Rows of the logits of the last step.
-    rows: usize,
     /// Whether a prefill is to stop.
     interrupt: fn() -> bool,
 }
@@ -88,15 +81,8 @@ struct Phases {
     load: PhaseId,
     prefill: PhaseId,
     decode: PhaseId,
-    sample: PhaseId,
-}
-
-struct Dims {
-    tokens: DimId,
-    sequences: DimId,
-    rows: DimId,
-    segments: DimId,
-    window_segments: DimId,
+    /// A tile, and a step beside it, where the plan has such twins.
+    beside: Option<(PhaseId, PhaseId)>,
 }
 
 /// What only a model with eyes has.
@@ -109,24 +95,9 @@ struct SeeingTensors {
     pixels: HostTensor,
     grid: HostTensor,
     first_row: HostTensor,
-    /// For each token of a step: 0, or 1 + the row that it is.
-    rows: HostTensor,
     /// Where grids vary: patches and tokens of a tile.
     patches: Option<DimId>,
     tokens: Option<DimId>,
-}
-
-struct HostTensors {
-    tokens: HostTensor,
-    positions: HostTensor,
-    slots: HostTensor,
-    rows: HostTensor,
-    logits: HostTensor,
-    parameters: HostTensor,
-    history: HostTensor,
-    sampled: HostTensor,
-    random: HostTensor,
-    tokenizer: Option<TensorId>,
 }
 
 impl Runner {
@@ -158,7 +129,6 @@ impl Runner {
             history: tensor(names::SAMPLER_HISTORY)?,
             sampled: tensor(names::SAMPLED)?,
             random: tensor(names::RANDOM)?,
-            tokenizer: plan.program.tensor_named(names::TOKENIZER),
         };
         let eyes = match phase(phases::VISION) {
             Err(_) => None,
@@ -169,7 +139,6 @@ impl Runner {
                 pixels: tensor(names::PIXELS)?,
                 grid: tensor(names::GRID)?,
                 first_row: tensor(names::FIRST_ROW)?,
-                rows: tensor(names::IMAGE_ROWS)?,
                 patches: dim(names::PATCHES).ok(),
                 tokens: dim(names::IMAGE_TOKENS).ok(),
             }),
@@ -179,27 +148,36 @@ impl Runner {
             .map(|place| (place, RotaryPositions::new(bounds.max_images, bounds.sequences)));
         Ok(Runner {
             eyes,
-            rotary,
             turns: Turns::of(&plan.program),
             phases: Phases {
                 load: phase("load")?,
                 prefill: phase("prefill")?,
                 decode: phase("decode")?,
+                // On one lane nothing runs beside anything.
+                beside: phase(phases::VISION_BESIDE)
+                    .ok()
+                    .zip(phase(phases::DECODE_BESIDE).ok())
+                    .filter(|_| plan.machine.lanes > 1),
+            },
+            core: Core {
                 sample: phase("sample")?,
+                dims: Dims {
+                    tokens: dim("tokens")?,
+                    sequences: dim("sequences")?,
+                    rows: dim("rows")?,
+                    segments: dim("segments")?,
+                    window_segments: dim("segments.window")?,
+                },
+                image_rows: find(names::IMAGE_ROWS),
+                rotary,
+                host,
+                bounds: plan.bounds.clone(),
+                vocabulary: vocabulary as usize,
+                window,
+                rows: 0,
             },
-            dims: Dims {
-                tokens: dim("tokens")?,
-                sequences: dim("sequences")?,
-                rows: dim("rows")?,
-                segments: dim("segments")?,
-                window_segments: dim("segments.window")?,
-            },
-            host,
+            tokenizer: plan.program.tensor_named(names::TOKENIZER),
             session,
-            bounds: plan.bounds.clone(),
-            vocabulary: vocabulary as usize,
-            window,
-            rows: 0,
             interrupt: || false,
         })
     }
@@ -246,7 +224,7 @@ impl Runner {
     /// The bounds of the plan.
     #[must_use]
     pub fn bounds(&self) -> &Bounds {
-        &self.bounds
+        &self.core.bounds
     }
 
     /// Reads and packs the weights, builds the tokeniser's tables.
@@ -281,7 +259,7 @@ impl Runner {
     /// The tokeniser's tables, once loaded.
     #[must_use]
     pub fn tokenizer_tables(&self) -> Option<ConstantBytes> {
-        self.session.constant(self.host.tokenizer?)
+        self.session.constant(self.tokenizer?)
     }
 
     /// Encodes a tile, given as its pixels' bytes, its rows and columns of patches, and its tokens;
@@ -308,29 +286,40 @@ impl Runner {
         first_row: u32,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<&SeeingTensors, EngineError> {
+        self.size_tile((pixel_bytes, grid, tokens), first_row)?;
+        let eyes = self.eyes.as_ref().expect("or it has no size");
+        write(&mut self.session.bytes_mut(eyes.pixels)[..pixel_bytes]);
+        self.session.integers_mut(eyes.grid).copy_from_slice(&grid);
+        self.session.integers_mut(eyes.first_row)[0] = first_row;
+        Ok(eyes)
+    }
+
+    /// Checks a tile against the bounds and sets its dims.
+    fn size_tile(
+        &mut self,
+        (pixel_bytes, grid, tokens): (usize, [u32; 2], u32),
+        first_row: u32,
+    ) -> Result<&SeeingTensors, EngineError> {
         let Some(eyes) = &self.eyes else {
             return Err(EngineError::new(Class::Usage, "this plan has no vision file"));
         };
         let end = u64::from(first_row) + u64::from(tokens);
-        let pixels = self.session.bytes_mut(eyes.pixels);
-        if end > self.bounds.max_image_tokens || pixel_bytes > pixels.len() {
+        let pixels = self.session.bytes(eyes.pixels);
+        if end > self.core.bounds.max_image_tokens || pixel_bytes > pixels.len() {
             return Err(EngineError::new(
                 Class::OverBound,
                 format!(
                     "a tile of {pixel_bytes} bytes that ends at image token {end}: the plan holds \
                      {} bytes and {} image tokens",
                     pixels.len(),
-                    self.bounds.max_image_tokens
+                    self.core.bounds.max_image_tokens
                 ),
             ));
         }
-        if let Some((_, rotary)) = &mut self.rotary {
+        if let Some((_, rotary)) = &mut self.core.rotary {
             let merge = (grid[0] * grid[1] / tokens.max(1)).isqrt().max(1);
             rotary.placed(first_row, (grid[0] / merge, grid[1] / merge));
         }
-        write(&mut pixels[..pixel_bytes]);
-        self.session.integers_mut(eyes.grid).copy_from_slice(&grid);
-        self.session.integers_mut(eyes.first_row)[0] = first_row;
         for (dim, value) in [(eyes.patches, grid[0] * grid[1]), (eyes.tokens, tokens)] {
             if let Some(dim) = dim {
                 self.session.set_dim(dim, u64::from(value))?;
@@ -357,11 +346,11 @@ impl Runner {
         position: u32,
         after_chunk: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Prefilled, EngineError> {
-        self.check_context(position as usize + tokens.len())?;
-        self.check_slot(slot)?;
-        self.check_tokens(tokens.iter().copied())?;
+        self.core.check_context(position as usize + tokens.len())?;
+        self.core.check_slot(slot)?;
+        self.core.check_tokens(tokens.iter().copied())?;
         self.show(slot, position, tokens)?;
-        let chunk = self.bounds.prefill_chunk as usize;
+        let chunk = self.core.bounds.prefill_chunk as usize;
         let mut done = 0;
         for part in tokens.chunks(chunk) {
             self.stage_chunk(Chunk { slot, tokens: part, position: position + done as u32 })?;
@@ -375,7 +364,7 @@ impl Runner {
                 return Ok(Prefilled::Stopped { done });
             }
         }
-        self.rows = 1;
+        self.core.rows = 1;
         Ok(Prefilled::Whole)
     }
 
@@ -391,201 +380,66 @@ impl Runner {
         position: u32,
         wanted: impl ExactSizeIterator<Item = usize>,
     ) -> Result<Prefilled, EngineError> {
-        self.check_context(position as usize + tokens.len())?;
-        self.check_slot(slot)?;
-        self.check_tokens(tokens.iter().copied())?;
+        self.core.check_context(position as usize + tokens.len())?;
+        self.core.check_slot(slot)?;
+        self.core.check_tokens(tokens.iter().copied())?;
         self.show(slot, position, tokens)?;
         let rows = wanted.len();
-        self.session.set_dim(self.dims.tokens, tokens.len() as u64)?;
-        self.session.set_dim(self.dims.rows, rows as u64)?;
-        self.place(tokens.len(), |index| Step {
+        self.session.set_dim(self.core.dims.tokens, tokens.len() as u64)?;
+        self.session.set_dim(self.core.dims.rows, rows as u64)?;
+        self.core.place(&mut self.session, tokens.len(), |index| Step {
             slot,
             token: tokens[index],
             position: position + index as u32,
         });
-        let targets = self.session.integers_mut(self.host.rows);
+        let targets = self.session.integers_mut(self.core.host.rows);
         for (target, index) in targets.iter_mut().zip(wanted) {
             assert!(index < tokens.len(), "row {index} of {} tokens", tokens.len());
             *target = index as u32;
         }
         self.take_turn(Turn::Text)?;
         let ran = self.session.run_unless(self.phases.prefill, &self.interrupt)?;
-        self.rows = rows;
+        self.core.rows = rows;
         Ok(match ran {
             Ran::Whole => Prefilled::Whole,
             Ran::Interrupted => Prefilled::Stopped { done: 0 },
         })
     }
 
-    /// One token of each sequence; the logits' rows are in the order of `steps`.
+    /// Takes steps and picks tokens.
     ///
     /// # Errors
-    /// Class `OverBound` when there are more sequences than planned, or positions pass N + M.
-    pub fn decode(&mut self, steps: &[Step]) -> Result<(), EngineError> {
-        for step in steps {
-            self.check_context(step.position as usize + 1)?;
-            self.check_slot(step.slot)?;
-        }
-        self.check_tokens(steps.iter().map(|step| step.token))?;
-        self.session.set_dim(self.dims.sequences, steps.len() as u64)?;
-        self.session.set_dim(self.dims.rows, steps.len() as u64)?;
-        let segments = |window: u32| -> u64 {
-            steps.iter().map(|step| segments_of(step.position, window)).sum()
-        };
-        self.session.set_dim(self.dims.segments, segments(0))?;
-        self.session.set_dim(self.dims.window_segments, segments(self.window))?;
-        self.place(steps.len(), |index| steps[index]);
+    /// Weights that come and go and cannot be read.
+    pub fn steps(&mut self) -> Result<Stepper<'_, Session>, EngineError> {
         self.take_turn(Turn::Text)?;
-        self.session.run(self.phases.decode)?;
-        self.rows = steps.len();
-        Ok(())
-    }
-
-    /// Picks the next token of each row of the last step.
-    ///
-    /// # Errors
-    /// Only if a lane panicked.
-    pub fn sample(&mut self) -> Result<(), EngineError> {
-        self.session.set_dim(self.dims.rows, self.rows as u64)?;
-        self.session.run(self.phases.sample)?;
-        Ok(())
-    }
-
-    /// Sets the sampling of a row.
-    pub fn set_sampler(&mut self, row: usize, record: SamplerRecord) {
-        let size = SamplerRecord::BYTES;
-        let bytes = self.session.bytes_mut(self.host.parameters);
-        bytes[row * size..(row + 1) * size].copy_from_slice(&record.to_bytes());
-    }
-
-    /// Sets the random state of a row.
-    pub fn set_random(&mut self, row: usize, state: &[u8; 32]) {
-        let bytes = self.session.bytes_mut(self.host.random);
-        bytes[row * 32..(row + 1) * 32].copy_from_slice(state);
-    }
-
-    /// The random state of a row.
-    #[must_use]
-    pub fn random(&self, row: usize) -> [u8; 32] {
-        let bytes = self.session.bytes(self.host.random);
-        bytes[row * 32..(row + 1) * 32].try_into().expect("32 bytes")
+        let Runner { session, core, phases, .. } = self;
+        Ok(Stepper { runs: session, core, decode: phases.decode })
     }
 
     /// The token that was picked for a row.
     #[must_use]
     pub fn sampled(&self, row: usize) -> u32 {
-        self.session.integers(self.host.sampled)[row]
+        self.session.integers(self.core.host.sampled)[row]
     }
 
-    /// Sets the recent tokens of a row, the last ones of `tokens`.
-    pub fn set_history(&mut self, row: usize, tokens: &[u32]) {
-        let window = PENALTY_WINDOW as usize;
-        let history = self.session.integers_mut(self.host.history);
-        let history = &mut history[row * window..(row + 1) * window];
-        history.fill(dctms_exec::sample::NO_TOKEN);
-        let recent = &tokens[tokens.len().saturating_sub(window)..];
-        // A picture is no token that could be said again.
-        let said = recent.iter().filter(|token| **token & IMAGE_ROW == 0);
-        history.iter_mut().zip(said).for_each(|(place, token)| *place = *token);
+    /// As [`Stepper::decode`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn decode(&mut self, steps: &[Step]) -> Result<(), EngineError> {
+        self.steps()?.decode(steps)
     }
 
     /// Remembers the pictures among tokens that follow in a slot.
     fn show(&mut self, slot: u32, position: u32, tokens: &[u32]) -> Result<(), EngineError> {
-        match &mut self.rotary {
+        match &mut self.core.rotary {
             Some((_, rotary)) => rotary.read(slot, position, tokens),
             None => Ok(()),
         }
-    }
-
-    fn place(&mut self, count: usize, step: impl Fn(usize) -> Step) {
-        for index in 0..count {
-            let step = step(index);
-            let image = step.token & IMAGE_ROW != 0;
-            if let Some(eyes) = &self.eyes {
-                let row = if image { (step.token ^ IMAGE_ROW) + 1 } else { 0 };
-                self.session.integers_mut(eyes.rows)[index] = row;
-            }
-            let token = if image { 0 } else { step.token };
-            self.session.integers_mut(self.host.tokens)[index] = token;
-            self.session.integers_mut(self.host.positions)[index] = step.position;
-            self.session.integers_mut(self.host.slots)[index] = step.slot;
-            if let Some((place, rotary)) = &self.rotary {
-                let three = rotary.at(step.slot, step.position);
-                self.session.integers_mut(*place)[3 * index..][..3].copy_from_slice(&three);
-            }
-        }
-    }
-
-    fn check_slot(&self, slot: u32) -> Result<(), EngineError> {
-        if u64::from(slot) >= self.bounds.sequences {
-            return Err(EngineError::new(
-                Class::OverBound,
-                format!("slot {slot}, the plan holds {} sequences", self.bounds.sequences),
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_tokens(&self, tokens: impl Iterator<Item = u32>) -> Result<(), EngineError> {
-        for token in tokens {
-            if token & IMAGE_ROW != 0 {
-                let (row, rows) = (token ^ IMAGE_ROW, self.bounds.max_image_tokens);
-                if u64::from(row) >= rows {
-                    let message = format!("row {row} of {rows} image tokens");
-                    return Err(EngineError::new(Class::OverBound, message));
-                }
-                continue;
-            }
-            if token as usize >= self.vocabulary {
-                let count = self.vocabulary;
-                let message = format!("token {token} of a vocabulary of {count}");
-                return Err(EngineError::new(Class::Usage, message));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_context(&self, end: usize) -> Result<(), EngineError> {
-        let bound = self.bounds.max_input_tokens + self.bounds.max_output_tokens;
-        if end as u64 > bound {
-            return Err(EngineError::new(
-                Class::OverBound,
-                format!(
-                    "{end} positions pass the plan's bound of {bound} (input {} + output {})",
-                    self.bounds.max_input_tokens, self.bounds.max_output_tokens
-                ),
-            ));
-        }
-        Ok(())
     }
 }
 
 /// Patches of the smallest tile that is worth a run of the region, as the plan says.
 fn region_patches_least(plan: &Plan) -> u64 {
     plan.regions.iter().map(|region| region.least_patches).max().unwrap_or(0)
-}
-
-/// Segments of 256 absolute positions that a token at `position` sees (`window` 0: all).
-fn segments_of(position: u32, window: u32) -> u64 {
-    let end = u64::from(position) + 1;
-    let start = match window {
-        0 => 0,
-        window => end.saturating_sub(u64::from(window)),
-    };
-    (end - 1) / SEGMENT - start / SEGMENT + 1
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn segments_are_counted_at_absolute_boundaries() {
-        assert_eq!(segments_of(0, 0), 1);
-        assert_eq!(segments_of(255, 0), 1);
-        assert_eq!(segments_of(256, 0), 2);
-        assert_eq!(segments_of(600, 512), 3);
-        assert_eq!(segments_of(767, 512), 2);
-        assert_eq!(segments_of(3, 512), 1);
-    }
 }

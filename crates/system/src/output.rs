@@ -5,7 +5,6 @@
 use crate::error::SystemError;
 use crate::sys;
 use std::fs::File;
-#[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -51,6 +50,12 @@ pub fn ignore_broken_pipe_signal() {
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
     }
+}
+
+/// Whether reading a file would give something at once: bytes, or its end.
+#[must_use]
+pub fn is_readable(file: &File) -> bool {
+    sys::is_readable(file.as_raw_fd())
 }
 
 /// What tells one content of a file from another without reading it.

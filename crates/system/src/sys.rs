@@ -264,6 +264,13 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Whether reading a descriptor would give something at once: bytes, or its end.
+pub(crate) fn is_readable(descriptor: i32) -> bool {
+    let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the one entry outlives the call; it does not wait.
+    unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
+}
+
 /// Waits until a descriptor takes bytes, or is broken, or a signal came.
 pub(crate) fn wait_writable(descriptor: i32) {
     let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };

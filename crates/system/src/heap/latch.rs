@@ -3,6 +3,7 @@
 //! Believes: that the heap asks before each allocation. Must not know: regions and limits.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Whose allocations a closed latch minds.
@@ -45,6 +46,26 @@ const EVERY_THREAD: u8 = 1 << 2;
 thread_local! {
     // Without a destructor and with a constant start, so that reading it never allocates.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static AWAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Until it is dropped, no closed latch minds this thread's allocations.
+#[derive(Debug)]
+pub struct LookingAway {
+    before: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+/// This thread does work that is not the token path's beside it: preparing what comes next.
+#[must_use]
+pub fn look_away() -> LookingAway {
+    LookingAway { before: AWAY.replace(true), not_send: PhantomData }
+}
+
+impl Drop for LookingAway {
+    fn drop(&mut self) {
+        AWAY.set(self.before);
+    }
 }
 
 /// From now on a closed latch minds this thread's allocations.
@@ -85,7 +106,7 @@ impl Latch {
     /// Judges one allocation of this thread.
     pub(super) fn judge(&self) -> Verdict {
         let state = self.state.load(Ordering::Relaxed);
-        if state == OPEN || (state & EVERY_THREAD == 0 && !WATCHED.get()) {
+        if state == OPEN || AWAY.get() || (state & EVERY_THREAD == 0 && !WATCHED.get()) {
             return Verdict::Serve;
         }
         self.violations.fetch_add(1, Ordering::Relaxed);

@@ -37,7 +37,7 @@ mod tests;
 mod tlsf;
 
 pub use escape::GivenUp;
-pub use latch::{LatchScope, OnViolation, watch_this_thread};
+pub use latch::{LatchScope, LookingAway, OnViolation, look_away, watch_this_thread};
 
 use crate::error::SystemError;
 use crate::limits::HEAP_REGION_BYTES_MAX;

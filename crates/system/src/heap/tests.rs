@@ -235,6 +235,13 @@ fn the_latch_counts_and_refuses() {
     });
     assert!(watched);
     assert_eq!(heap.open_latch(), 1);
+    heap.close_latch(LatchScope::EveryThread, OnViolation::Refuse);
+    {
+        let _away = look_away();
+        allocate().expect("not minded").free(&heap);
+    }
+    assert!(allocate().is_none());
+    assert_eq!(heap.open_latch(), 1);
 }
 
 #[test]

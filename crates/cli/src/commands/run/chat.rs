@@ -79,9 +79,11 @@ pub fn run(args: &RunArgs, begun: Instant) -> Result<(), Failure> {
     super::announce(&prepared, begun);
     let mut chat = Chat::new(args, &prepared, (room, growth), album);
     let mut input = Input::new(Source::Standard, "turn", room.text_bytes_max);
+    let mut buffer = input.buffer();
     let mut line = None;
     loop {
-        match chat.talk(&mut prepared, template.as_deref(), &mut input, line.take())? {
+        let read = (&mut input, &mut buffer);
+        match chat.talk(&mut prepared, template.as_deref(), read, line.take())? {
             Outcome::Ended => return Ok(()),
             Outcome::NeedsRoom { tokens, line: again } => {
                 match replan(args, prepared, &mut chat, tokens, &identity)? {

@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use dctms_engine::eyes::{Piece, Placed, Tiler};
 use dctms_engine::generation::Sequence;
-use dctms_engine::pictures::{self, EncodeTimes};
+use dctms_engine::pictures::{self, EncodeTimes, Encoding, Picture};
 use dctms_engine::runner::IMAGE_ROW;
 use dctms_engine::{Class, EngineError, ImageLimits, Model, Runner};
+
 use dctms_system::heap::Region;
 use dctms_text::{Content, Ends, Part};
 
@@ -107,16 +108,28 @@ pub fn encode_beside(
     readers: &mut [Sequence],
 ) -> Result<EncodeTimes, EngineError> {
     let start = Instant::now();
+    let _scope = HEAP.scope(Region::Image);
+    let picture = read(path, limits, seen.1)?;
+    let mut encoding = Encoding::new(seen.1);
+    encoding.give(picture, start.elapsed().as_secs_f64());
+    encoding.finish(seen.0, runner, readers)?;
+    Ok(encoding.report().1)
+}
+
+/// Decodes a picture in the heap's region for pictures, and gives up where that is too little.
+///
+/// # Errors
+/// As [`pictures::read`].
+pub fn read(path: &Path, limits: &ImageLimits, placed: &Placed) -> Result<Picture, EngineError> {
     let file = pictures::open(path)?;
     let _scope = HEAP.scope(Region::Image);
     // SAFETY: decoding takes no lock, starts no thread, and owns nothing but heap of this scope:
     // the file stays ours.
-    let read = unsafe { HEAP.guarded(|| pictures::read(&file, path, limits, seen.1)) };
-    let picture = read.map_err(|given_up| {
+    let read = unsafe { HEAP.guarded(|| pictures::read(&file, path, limits, placed)) };
+    read.map_err(|given_up| {
         let message = format!("{}: decoding it takes {given_up}", path.display());
         EngineError::new(Class::File, message)
-    })??;
-    pictures::encode_picture(&picture, start.elapsed().as_secs_f64(), seen, runner, readers)
+    })?
 }
 
 impl Marks {

@@ -1,23 +1,47 @@
 //! Lines of standard input or of a file, each within a bound.
 //!
-//! The buffer is made once. A line that is too long is read to its end and refused.
+//! Buffers are the caller's, made once. A line that is too long is read to its end and refused.
+//! Whoever has other things to do asks for what is there already ([`Wait::Not`]); what came of a
+//! line so far stays in its buffer.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use dctms_engine::{Class, EngineError};
 use dctms_system::interrupt::stop_requested;
+use dctms_system::output::is_readable;
 
 /// Bytes that are read of a file at once, like those of standard input.
 const READ_BYTES: usize = 8 << 10;
 
 /// Where lines come from.
 pub enum Source {
-    /// Standard input.
+    /// Standard input, which others may read too.
     Standard,
-    /// A file, or a pipe with a name.
+    /// A file, a pipe with a name, or standard input that is ours alone.
     File(BufReader<File>),
+}
+
+/// Whether a reader waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Until a line is whole.
+    ForLine,
+    /// No longer than there are bytes.
+    Not,
+}
+
+/// What reading a line gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A line that is not blank, of so many bytes without its end.
+    Line(usize),
+    /// There are no more.
+    End,
+    /// It is not whole yet.
+    NotYet,
 }
 
 impl Source {
@@ -26,10 +50,11 @@ impl Source {
     /// # Errors
     /// Class `Usage` for a file that cannot be opened.
     pub fn open(path: &Path) -> Result<Source, EngineError> {
-        if path.as_os_str() == "-" {
-            return Ok(Source::Standard);
-        }
-        match File::open(path) {
+        let file = match path.as_os_str() == "-" {
+            true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
+            false => File::open(path),
+        };
+        match file {
             Ok(file) => Ok(Source::File(BufReader::with_capacity(READ_BYTES, file))),
             Err(error) => {
                 Err(EngineError::new(Class::Usage, format!("{}: {error}", path.display())))
@@ -43,17 +68,24 @@ pub struct Input {
     source: Source,
     /// What a line is, for its refusal.
     what: &'static str,
-    line: Vec<u8>,
     bytes_max: usize,
     /// Lines so far, blank ones too.
     lines: u64,
+    /// Bytes of a line that is not whole yet.
+    begun: usize,
 }
 
 impl Input {
     /// Lines of at most `bytes_max` bytes, each a `what`.
     #[must_use]
     pub fn new(source: Source, what: &'static str, bytes_max: usize) -> Input {
-        Input { source, what, line: Vec::with_capacity(bytes_max), bytes_max, lines: 0 }
+        Input { source, what, bytes_max, lines: 0, begun: 0 }
+    }
+
+    /// A buffer for a line.
+    #[must_use]
+    pub fn buffer(&self) -> Vec<u8> {
+        Vec::with_capacity(self.bytes_max)
     }
 
     /// The number of the last line, from 1.
@@ -67,18 +99,40 @@ impl Input {
     ///
     /// # Errors
     /// Class `OverBound` for a line that is refused; class `System` when nothing can be read.
-    pub fn next(&mut self) -> Result<Option<&mut [u8]>, EngineError> {
+    pub fn next<'l>(&mut self, line: &'l mut Vec<u8>) -> Result<Option<&'l mut [u8]>, EngineError> {
+        Ok(match self.take(line, Wait::ForLine)? {
+            Taken::Line(len) => Some(&mut line[..len]),
+            Taken::End | Taken::NotYet => None,
+        })
+    }
+
+    /// As [`Input::next`], waiting or not: `line` is the same until it is whole.
+    ///
+    /// # Errors
+    /// As [`Input::next`].
+    pub fn take(&mut self, line: &mut Vec<u8>, wait: Wait) -> Result<Taken, EngineError> {
         loop {
-            self.line.clear();
-            let bytes = match &mut self.source {
+            let read = match &mut self.source {
                 Source::Standard => {
-                    read_line(&mut std::io::stdin().lock(), &mut self.line, self.bytes_max)
+                    let input = &mut std::io::stdin().lock();
+                    read_line(input, (line, &mut self.begun, self.bytes_max), |_| true)
                 }
-                Source::File(file) => read_line(file, &mut self.line, self.bytes_max),
+                Source::File(file) => {
+                    let more = |file: &mut BufReader<File>| {
+                        wait == Wait::ForLine
+                            || !file.buffer().is_empty()
+                            || is_readable(file.get_ref())
+                    };
+                    read_line(file, (line, &mut self.begun, self.bytes_max), more)
+                }
             };
-            let bytes = bytes.map_err(|error| EngineError::new(Class::System, error))?;
+            let whole = read.map_err(|error| EngineError::new(Class::System, error))?;
+            if !whole {
+                return Ok(Taken::NotYet);
+            }
+            let bytes = std::mem::take(&mut self.begun);
             if bytes == 0 {
-                return Ok(None);
+                return Ok(Taken::End);
             }
             self.lines += 1;
             if bytes > self.bytes_max {
@@ -87,12 +141,9 @@ impl Input {
                     format!("the {} has {bytes} bytes, at most {}", self.what, self.bytes_max),
                 ));
             }
-            match std::str::from_utf8(&self.line) {
+            match std::str::from_utf8(line) {
                 Ok(text) if text.trim().is_empty() => {}
-                Ok(text) => {
-                    let len = text.trim_end_matches(['\n', '\r']).len();
-                    return Ok(Some(&mut self.line[..len]));
-                }
+                Ok(text) => return Ok(Taken::Line(text.trim_end_matches(['\n', '\r']).len())),
                 Err(_) => {
                     let message = format!("the {} is not UTF-8", self.what);
                     return Err(EngineError::new(Class::OverBound, message));
@@ -102,20 +153,24 @@ impl Input {
     }
 }
 
-/// Reads up to a line's end and keeps what the bound allows; gives the bytes of the line, 0 at the
-/// end of the input, or when a signal asks to stop while nothing comes.
-fn read_line(
-    input: &mut impl BufRead,
-    line: &mut Vec<u8>,
-    bytes_max: usize,
-) -> std::io::Result<usize> {
-    let mut bytes = 0;
-    loop {
+/// Reads up to a line's end, as long as there is `more`, and keeps what the bound allows. Counts
+/// the bytes of the line; says whether it is whole. At the end of the input, or when a signal asks
+/// to stop while nothing comes, it is what it is: of no bytes.
+fn read_line<R: BufRead>(
+    input: &mut R,
+    (line, bytes, bytes_max): (&mut Vec<u8>, &mut usize, usize),
+    more: impl Fn(&mut R) -> bool,
+) -> std::io::Result<bool> {
+    if *bytes == 0 {
+        line.clear();
+    }
+    while more(input) {
         let available = match input.fill_buf() {
             Ok(available) => available,
             Err(error) if error.kind() == ErrorKind::Interrupted => {
                 if stop_requested() {
-                    return Ok(0);
+                    *bytes = 0;
+                    return Ok(true);
                 }
                 continue;
             }
@@ -126,9 +181,10 @@ fn read_line(
         let room = bytes_max - line.len();
         line.extend_from_slice(&available[..count.min(room)]);
         input.consume(count);
-        bytes += count;
+        *bytes += count;
         if end.is_some() || count == 0 {
-            return Ok(bytes);
+            return Ok(true);
         }
     }
+    Ok(false)
 }

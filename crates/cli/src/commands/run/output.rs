@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use dctms_engine::EngineError;
 use dctms_engine::eyes::Placed;
-use dctms_engine::generation::{Control, GenerationOptions, LogitsDigest, Sequence, Timing};
+use dctms_engine::generation::{
+    BesideCounts, Control, GenerationOptions, LogitsDigest, Sequence, Timing,
+};
 use dctms_engine::pictures::EncodeTimes;
 use dctms_engine::turns::Reloads;
 use dctms_ir::plan::Envelope;
@@ -201,7 +203,7 @@ impl Report<'_> {
             ",\"prompt_tokens\":{},\"decode_tokens\":{generated},\
              \"prefill_tokens_per_s\":{:.3},\"decode_tokens_per_s\":{:.3},\"prefill_ms\":{:.3},\
              \"decode_ms\":{:.3},\"ttft_ms\":{:.3},\
-             \"step_ms\":{{\"p50\":{:.3},\"p99\":{:.3},\"max\":{:.3}}}",
+             \"step_ms\":{{\"p50\":{:.3},\"p99\":{:.3},\"max\":{:.3}}},\"gap_ms\":{:.3}",
             context - generated,
             rate(timing.prompt_tokens, timing.prefill_s),
             rate(timing.decode_tokens, timing.decode_s),
@@ -211,7 +213,16 @@ impl Report<'_> {
             at(0.5),
             at(0.99),
             at(1.0),
+            timing.gap_s * 1000.0,
         );
+        let BesideCounts { steps, tiles, waited_s } = timing.beside;
+        if tiles > 0 || steps > 0 {
+            let waited_ms = waited_s * 1000.0;
+            let _ = write!(
+                out,
+                ",\"beside\":{{\"steps\":{steps},\"tiles\":{tiles},\"waited_ms\":{waited_ms:.3}}}"
+            );
+        }
     }
 
     /// Nothing for a model without eyes: its report stays as it was.

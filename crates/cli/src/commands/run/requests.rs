@@ -8,6 +8,7 @@
 
 mod desk;
 pub mod line;
+pub mod order;
 
 use std::path::Path;
 use std::time::Instant;
@@ -69,7 +70,8 @@ pub fn run(args: &RunArgs, path: &Path, begun: Instant) -> Result<(), Failure> {
     catch_stop_requests()?;
     super::announce(&prepared, begun);
     let mut input = Input::new(source, "request", room.line_bytes_max(images));
-    let mut desk = Desk::new(args, &prepared, (room, images), eyes, compile_heap_peak_bytes);
+    let mut desk =
+        Desk::new(args, &prepared, (room, images), eyes.as_ref(), compile_heap_peak_bytes);
     match desk.serve(&mut prepared, template.as_deref(), &mut input)? {
         Outcome::Ended => Ok(()),
         Outcome::Interrupted => Err(Failure::Reported(INTERRUPTED)),

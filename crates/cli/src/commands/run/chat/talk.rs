@@ -114,7 +114,7 @@ impl<'a> Chat<'a> {
         &mut self,
         prepared: &mut Prepared,
         template: Option<&str>,
-        input: &mut Input,
+        (input, buffer): (&mut Input, &mut Vec<u8>),
         mut line: Option<String>,
     ) -> Result<Outcome, EngineError> {
         let Prepared { runner, vocabulary, .. } = prepared;
@@ -132,7 +132,7 @@ impl<'a> Chat<'a> {
                         let _ = Stream::Error.write_all(b"> ");
                     }
                     input
-                        .next()
+                        .next(buffer)
                         .map(|line| line.map(|line| String::from_utf8_lossy(line).into_owned()))
                 }
             };

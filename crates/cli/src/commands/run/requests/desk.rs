@@ -3,14 +3,13 @@
 //! All buffers are made once, with the room that the plan counts. Everything that can be refused
 //! before anything is computed is: the line, the pictures' headers, the length of the prompt.
 
-use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use dctms_engine::eyes::{Placed, Tiler};
-use dctms_engine::generation::{Control, Finish, GenerationOptions, Sequence, Timing, generate};
-use dctms_engine::pictures::{self, EncodeTimes};
+use dctms_engine::generation::{
+    Arriving, Control, Finish, GenerationOptions, Nothing, Sequence, Timing, generate_beside,
+};
+use dctms_engine::pictures::EncodeTimes;
 use dctms_engine::{Class, EngineError, ImageLimits, Runner};
 use dctms_system::SystemError;
 use dctms_system::heap::{LatchScope, OnViolation};
@@ -22,9 +21,10 @@ use dctms_text::{
 };
 
 use super::line::{Piece, Request, Role, Span, Turn};
+use super::order::{Ahead, Order, question_of};
 use crate::HEAP;
 use crate::commands::run::images::{self, MARK, Marks, Stretch};
-use crate::commands::run::input::Input;
+use crate::commands::run::input::{Input, Wait};
 use crate::commands::run::options::{RunArgs, usage};
 use crate::commands::run::output::Report;
 use crate::commands::stream::Output;
@@ -42,8 +42,10 @@ pub enum Outcome {
 
 /// What only a model with eyes has.
 pub struct Eyes {
-    tiler: Tiler,
-    limits: ImageLimits,
+    /// Cuts pictures.
+    pub tiler: Tiler,
+    /// Their bounds.
+    pub limits: ImageLimits,
     marks: Marks,
 }
 
@@ -60,15 +62,15 @@ pub struct Desk<'a> {
     args: &'a RunArgs,
     options: GenerationOptions,
     room: ChatRoom,
-    request: Request,
     /// The rendered text.
     text: Vec<u8>,
     tokens: Vec<u32>,
     scratch: Scratch,
     sequence: [Sequence; 1],
     timing: Timing,
-    eyes: Option<Eyes>,
-    placed: Vec<Placed>,
+    eyes: Option<&'a Eyes>,
+    /// Pictures that a request may have.
+    images: usize,
     pictures: Vec<(Placed, EncodeTimes)>,
     limit: usize,
     compile_heap_peak_bytes: usize,
@@ -93,7 +95,7 @@ impl<'a> Desk<'a> {
         args: &'a RunArgs,
         prepared: &Prepared,
         (room, images): (ChatRoom, usize),
-        eyes: Option<Eyes>,
+        eyes: Option<&'a Eyes>,
         compile_heap_peak_bytes: usize,
     ) -> Desk<'a> {
         let bounds = prepared.runner.bounds();
@@ -103,14 +105,13 @@ impl<'a> Desk<'a> {
             args,
             options: args.generation_options(),
             room,
-            request: Request::with_room(room.messages_max, images),
             text: vec![0; room.rendered_bytes_max],
             tokens: Vec::with_capacity(room.text_bytes_max / room::TEXT_BYTES_PER_POSITION),
             scratch: room::scratch(&room, prepared.vocabulary_kind()),
             sequence: [Sequence::new(0, context)],
             timing: Timing::with_steps(limit),
             eyes,
-            placed: Vec::with_capacity(images),
+            images,
             pictures: Vec::with_capacity(images),
             limit,
             compile_heap_peak_bytes,
@@ -135,25 +136,27 @@ impl<'a> Desk<'a> {
         let template = on_template(|| ChatTemplate::new(template, &tokenizer))
             .map_err(|error| EngineError::new(Class::File, error))?;
         let language = Language { tokenizer, template };
+        // The order that is answered comes first; where the plan overlaps the two, the next one
+        // behind it.
+        let count = if runner.encodes_beside() { 2 } else { 1 };
+        let order = |_| Order::with_room(input.buffer(), self.room.messages_max, self.images);
+        let mut orders: Vec<Order> = (0..count).map(order).collect();
         loop {
+            let Some((order, next)) = orders.split_first_mut() else {
+                unreachable!("at least one")
+            };
             if stop_requested() {
                 return Ok(Outcome::Interrupted);
             }
-            self.request.id = None;
-            let (line, read) = match input.next() {
-                Ok(None) => return Ok(Outcome::Ended),
-                Ok(Some(line)) => {
-                    let read = self.request.read(line);
-                    (&*line, read.map_err(|error| usage(error.to_string())))
-                }
-                Err(error) if error.class == Class::System => return Err(error.into()),
-                Err(error) => (&[][..], Err(error)),
-            };
-            let answered = read.and_then(|()| self.answer(runner, &language, line));
+            if !order.read(input, Wait::ForLine) {
+                return Ok(Outcome::Ended);
+            }
+            let next = next.first_mut();
+            let answered = self.answer(runner, &language, order, (next, &mut *input));
             let mut output = Output::new();
             output.bytes(b"{");
-            if let Some(id) = self.request.id {
-                let _ = write!(output, "\"id\":{},", id.of(line));
+            if let Some(id) = order.request.id {
+                let _ = write!(output, "\"id\":{},", id.of(order.line()));
             }
             let cut = match answered {
                 Ok(counts) => {
@@ -191,7 +194,7 @@ impl<'a> Desk<'a> {
                     stop_requested()
                 }
             };
-            let _ = writeln!(output, ",\"line\":{}}}", input.line_number());
+            let _ = writeln!(output, ",\"line\":{}}}", order.number());
             match output.end() {
                 None => {}
                 Some(SystemError::ReaderGone) => return Ok(Outcome::Ended),
@@ -200,25 +203,28 @@ impl<'a> Desk<'a> {
             if cut {
                 return Ok(Outcome::Interrupted);
             }
+            order.clear();
+            orders.rotate_left(1);
         }
     }
 
-    /// Answers the request that was read of `line`; the sequence then holds the answer.
+    /// Answers an order; the sequence then holds the answer. Meanwhile the next one is looked at.
     fn answer(
         &mut self,
         runner: &mut Runner,
         language: &Language<'_>,
-        line: &[u8],
+        order: &mut Order,
+        (next, input): (Option<&mut Order>, &mut Input),
     ) -> Result<Counts, EngineError> {
-        self.placed.clear();
         self.pictures.clear();
         self.timing.clear();
         self.sequence[0].clear();
-        let limit = self.limit_of_answer()?;
-        self.place(line)?;
-        self.render(language, line)?;
+        order.accepted()?;
+        let limit = self.limit_of_answer(&order.request)?;
+        order.place(self.eyes)?;
+        self.render(language, order)?;
         let input_max = runner.bounds().max_input_tokens;
-        let count = self.encode(language)?;
+        let count = self.encode(language, &order.placed)?;
         if count as u64 > input_max {
             let message =
                 format!("the prompt has {count} tokens, the plan holds {input_max} (--max-input)");
@@ -228,13 +234,19 @@ impl<'a> Desk<'a> {
             return Err(usage("the prompt is empty".to_string()));
         }
         self.sequence[0].begin(&self.tokens, limit)?;
-        self.see(runner, line)?;
-        self.generate(runner, &language.tokenizer)
+        let (pictures, readers) = (&mut self.pictures, &mut self.sequence);
+        order.see(self.eyes, (runner, readers), &mut |seen| pictures.push(seen))?;
+        match next.zip(self.eyes) {
+            Some((order, eyes)) => {
+                self.generate(runner, &language.tokenizer, &mut Ahead { input, order, eyes })
+            }
+            None => self.generate(runner, &language.tokenizer, &mut Nothing),
+        }
     }
 
     /// Tokens that the answer may have.
-    fn limit_of_answer(&self) -> Result<usize, EngineError> {
-        let wanted = self.request.max_tokens.or(self.args.limit).unwrap_or(self.limit as u64);
+    fn limit_of_answer(&self, request: &Request) -> Result<usize, EngineError> {
+        let wanted = request.max_tokens.or(self.args.limit).unwrap_or(self.limit as u64);
         match wanted {
             1.. if wanted <= self.limit as u64 => Ok(wanted as usize),
             _ => Err(EngineError::new(
@@ -247,35 +259,20 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Places the request's pictures by their headers, in the order of their marks.
-    fn place(&mut self, line: &[u8]) -> Result<(), EngineError> {
-        if self.request.pictures() == 0 {
-            return Ok(());
-        }
-        let Some(eyes) = &self.eyes else { return Err(images::blind("this")) };
-        let mut row = 0;
-        for path in pictures_of(&self.request) {
-            let path = path_of(path, line);
-            let placed = pictures::place(path, &eyes.limits, &eyes.tiler, row)?;
-            row += placed.rows;
-            self.placed.push(placed);
-        }
-        Ok(())
-    }
-
     /// Renders the messages into `text`.
-    fn render(&mut self, language: &Language<'_>, line: &[u8]) -> Result<(), EngineError> {
+    fn render(&mut self, language: &Language<'_>, order: &Order) -> Result<(), EngineError> {
         let marks = self.marks();
-        self.check_texts(line, marks)?;
-        let question = question_of(&self.request);
-        let turns = self.request.turns.iter().enumerate();
+        let (request, line) = (&order.request, order.line());
+        self.check_texts((request, line), marks)?;
+        let question = question_of(request);
+        let turns = request.turns.iter().enumerate();
         let said: Vec<Said<'_>> = turns
             .map(|(index, turn)| {
                 let before: &[Span] = match Some(index) == question {
-                    true => &self.request.images,
+                    true => &request.images,
                     false => &[],
                 };
-                said((&self.request, turn, before), line, marks)
+                said((request, turn, before), line, marks)
             })
             .collect();
         self.text.resize(self.text.capacity(), 0);
@@ -289,11 +286,11 @@ impl<'a> Desk<'a> {
             return Ok(());
         }
         let mut messages = Vec::with_capacity(said.len() + 1);
-        let led = self.request.turns.first().is_some_and(|turn| turn.role == Role::System);
+        let led = request.turns.first().is_some_and(|turn| turn.role == Role::System);
         if let Some(system) = self.args.system.as_ref().filter(|_| !led) {
             messages.push(Message::text("system", system));
         }
-        for (turn, said) in self.request.turns.iter().zip(&said) {
+        for (turn, said) in request.turns.iter().zip(&said) {
             let content = match said {
                 Said::Whole(text) => Content::Text(text),
                 Said::Parts(parts) => Content::Parts(parts.clone()),
@@ -313,16 +310,20 @@ impl<'a> Desk<'a> {
 
     /// Who writes the marks of pictures.
     fn marks(&self) -> Marks {
-        match &self.eyes {
+        match self.eyes {
             Some(eyes) if !self.args.raw => eyes.marks,
             Some(_) | None => Marks::Ours,
         }
     }
 
     /// Refuses texts over the room, and texts that hold a picture's mark.
-    fn check_texts(&self, line: &[u8], marks: Marks) -> Result<(), EngineError> {
+    fn check_texts(
+        &self,
+        (request, line): (&Request, &[u8]),
+        marks: Marks,
+    ) -> Result<(), EngineError> {
         let mut bytes = self.args.system.as_ref().map_or(0, String::len);
-        for piece in &self.request.pieces {
+        for piece in &request.pieces {
             if let Piece::Text(text) = piece {
                 let text = text.of(line);
                 bytes += text.len();
@@ -344,7 +345,7 @@ impl<'a> Desk<'a> {
     }
 
     /// Encodes the rendered text into `tokens`; gives how many there are.
-    fn encode(&mut self, language: &Language<'_>) -> Result<usize, EngineError> {
+    fn encode(&mut self, language: &Language<'_>, placed: &[Placed]) -> Result<usize, EngineError> {
         let (special_text, ends) = match self.args.raw {
             true => (SpecialText::PlainText, Ends::AsMetadata),
             false => (SpecialText::Parse, Ends::Template),
@@ -368,11 +369,11 @@ impl<'a> Desk<'a> {
         };
         let text = std::str::from_utf8(&self.text)
             .map_err(|_| EngineError::new(Class::File, "the template's text is not UTF-8"))?;
-        match self.eyes.as_ref().filter(|_| !self.placed.is_empty()) {
+        match self.eyes.filter(|_| !placed.is_empty()) {
             None => encode(text, special_text, ends, &mut push)?,
             Some(eyes) => {
                 let mark = marks.mark();
-                let placed = (&eyes.tiler, self.placed.as_slice());
+                let placed = (&eyes.tiler, placed);
                 images::stretches(text, mark, placed, ends, &mut |stretch| match stretch {
                     Stretch::Text(text, ends) => encode(text, special_text, ends, &mut push),
                     Stretch::Picture(text) => {
@@ -388,41 +389,27 @@ impl<'a> Desk<'a> {
         Ok(count)
     }
 
-    /// Decodes and encodes the pictures, one after another; beside them reads what is ready of the
-    /// prompt, where the plan overlaps the two.
-    fn see(&mut self, runner: &mut Runner, line: &[u8]) -> Result<(), EngineError> {
-        let Some(eyes) = &self.eyes else { return Ok(()) };
-        for (path, placed) in pictures_of(&self.request).zip(&self.placed) {
-            let place = (&eyes.tiler, placed);
-            let path = path_of(path, line);
-            let readers = &mut self.sequence;
-            let times = images::encode_beside(path, &eyes.limits, place, runner, readers)?;
-            self.pictures.push((*placed, times));
-        }
-        Ok(())
-    }
-
     fn generate(
         &mut self,
         runner: &mut Runner,
         tokenizer: &Tokenizer<'_>,
+        arriving: &mut dyn Arriving,
     ) -> Result<Counts, EngineError> {
         let before = faults(FaultScope::Process);
-        let allocations = HEAP.allocations();
         HEAP.close_latch(LatchScope::EveryThread, OnViolation::Count);
-        let result = generate(
+        let result = generate_beside(
             runner,
             Some(tokenizer),
-            &mut self.sequence,
-            &self.options,
+            (&mut self.sequence, &self.options),
             &mut self.timing,
             &mut |_, _| match stop_requested() {
                 true => Control::Stop,
                 false => Control::Continue,
             },
+            arriving,
         );
-        HEAP.open_latch();
-        let allocations = HEAP.allocations() - allocations;
+        // Without those of what is looked at meanwhile.
+        let allocations = HEAP.open_latch();
         let after = faults(FaultScope::Process);
         result?;
         let faults =
@@ -469,29 +456,6 @@ fn said<'l>(
         });
     }
     Said::Whole(whole)
-}
-
-/// The message before whose words the request's pictures stand: the last that a user says.
-fn question_of(request: &Request) -> Option<usize> {
-    request.turns.iter().rposition(|turn| turn.role == Role::User)
-}
-
-/// The paths of the pictures in the order of their marks.
-fn pictures_of(request: &Request) -> impl Iterator<Item = Span> + '_ {
-    let split = question_of(request).map_or(0, |index| request.turns[index].first);
-    let (before, behind) = request.pieces.split_at(split);
-    inside(before).chain(request.images.iter().copied()).chain(inside(behind))
-}
-
-fn inside(pieces: &[Piece]) -> impl Iterator<Item = Span> + '_ {
-    pieces.iter().filter_map(|piece| match piece {
-        Piece::Picture(path) => Some(*path),
-        Piece::Text(_) => None,
-    })
-}
-
-fn path_of(span: Span, line: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(span.of(line).as_bytes()))
 }
 
 /// What a request has grown to is not the file's defect.
