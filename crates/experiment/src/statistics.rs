@@ -137,9 +137,11 @@ impl Pair {
             let drawn: Vec<usize> = (0..rounds).map(|_| random.below(rounds)).collect();
             let (mean, cv) = self.ratios(&drawn);
             means.push(mean);
-            cvs.push(cv);
+            // One round drawn again and again has no spread to compare with.
+            cvs.extend(cv.is_finite().then_some(cv));
         }
         let (mean, cv) = self.ratios(&all);
+        let cv = if cv.is_finite() { cv } else { 0.0 };
         Some(Difference { mean: interval(mean, means), cv: interval(cv, cvs) })
     }
 
@@ -152,7 +154,7 @@ impl Pair {
         let (ours, theirs) = (seen(&self.ours), seen(&self.theirs));
         let of_means = ours.iter().zip(&theirs).map(|(a, b)| mean(a) / mean(b));
         let ratio = mean(&of_means.collect::<Vec<_>>());
-        (ratio - 1.0, cv_within(&ours) / cv_within(&theirs).max(f64::MIN_POSITIVE) - 1.0)
+        (ratio - 1.0, cv_within(&ours) / cv_within(&theirs) - 1.0)
     }
 }
 
@@ -233,5 +235,11 @@ mod tests {
         assert!(cv.low < -0.5 && -0.5 < cv.high && cv.high - cv.low < 0.4, "{cv:?}");
         assert_eq!(pair.difference(1), Some(difference), "the seed decides");
         assert_eq!(Pair::default().difference(1), None);
+        // Of few rounds some draws are one round thrice, which has no spread.
+        let few = |factor: f64| vec![vec![1.0, 1.1 * factor, 0.9]];
+        let cv = Pair { ours: few(1.0), theirs: few(1.1) }.difference(1).unwrap().cv;
+        assert!(cv.low >= -1.0 && cv.high < 10.0, "{cv:?}");
+        let flat = Pair { ours: vec![vec![1.0, 1.0]], theirs: vec![vec![1.0, 1.0]] };
+        assert_eq!(flat.difference(1).unwrap().cv, Interval::default());
     }
 }
