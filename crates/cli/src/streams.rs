@@ -84,6 +84,26 @@ pub fn verdict(region: &RegionReport) -> Vec<String> {
     ]
 }
 
+/// The longest gap between two tokens of an answer while a picture arrives, where the plan has
+/// phases for that: beside the tile a step and what is picked after it, both on the control lane;
+/// one after the other the whole tile as well.
+#[must_use]
+pub fn gap(plan: &Plan) -> Option<String> {
+    let longest = |name: &str| {
+        let phase = plan.program.phase_named(name)?;
+        let predictions = plan.predictions.iter().filter(|known| known.phase == phase);
+        predictions.map(|known| known.nanoseconds).max()
+    };
+    let (step, sample) = (longest("decode.beside")?, longest("sample")?);
+    let tile = longest("vision")? + longest("decode")? + sample;
+    Some(format!(
+        "longest gap between tokens while a picture arrives: {} ms beside its tiles; {} ms if each \
+         stood between two tokens (expected)",
+        milliseconds(step + sample),
+        milliseconds(tile)
+    ))
+}
+
 /// Parts of a prompt and what each waits for.
 #[must_use]
 pub fn segments(region: &RegionReport) -> Vec<[String; 2]> {

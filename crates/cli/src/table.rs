@@ -60,7 +60,7 @@ pub fn text(shown: &Shown<'_>) -> String {
     section(&mut out, "concurrency", &rows(schedule::ROOFLINE, schedule::roofline(plan)));
     for region in &plan.regions {
         let mut lines = rows(streams::STREAMS, streams::streams(plan, region));
-        for line in streams::verdict(region) {
+        for line in streams::verdict(region).into_iter().chain(streams::gap(plan)) {
             lines.push_str(&format!("  {line}\n"));
         }
         if !region.segments.is_empty() {

@@ -233,7 +233,9 @@ fn schedule_sections(out: &mut String, plan: &Plan) {
     add("concurrency", "Concurrency", &schedule::ROOFLINE, roofline);
     for (index, region) in plan.regions.iter().enumerate() {
         let (id, title) = (format!("streams-{index}"), streams::title(plan, region));
-        let verdict = streams::verdict(region).join(". ");
+        let verdict: Vec<_> =
+            streams::verdict(region).into_iter().chain(streams::gap(plan)).collect();
+        let verdict = verdict.join(". ");
         let title = format!("Streams: {}", escape(&title));
         add(&id, &title, &streams::STREAMS, streams::streams(plan, region).map_rows());
         let (id, title) = (format!("segments-{index}"), format!("{}.", escape(&verdict)));
