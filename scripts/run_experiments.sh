@@ -46,6 +46,9 @@ run() { # run NAME MODEL OPTIONS…
         ${more[@]+"${more[@]}"}
 }
 
+# The vocabulary of random models has few words of English: these prompts are the beginnings of the
+# others, about as many tokens as the whole ones are for a real model.
+short=(--prompts crates/experiment/data/prompts-random.json)
 pressure=burner,bursts,churn,group-1.05-m-max,group-m-max,group-0.9-dynamic
 for name in "$@"; do
     case $name in
@@ -64,17 +67,17 @@ for name in "$@"; do
     gemma) run gemma "$gemma" --conditions none --max-output 50 ;;
     qwen-1.5b)
         shape "$qwen_15b" qwen2.5-1.5b
-        run qwen-1.5b "$qwen_15b" --conditions none --max-output 32
+        run qwen-1.5b "$qwen_15b" --conditions none --max-output 32 "${short[@]}"
         ;;
     qwen-1.5b-pressure)
         shape "$qwen_15b" qwen2.5-1.5b
         run qwen-1.5b "$qwen_15b" --conditions "none,$pressure" --max-output 32 \
-            --pressure-rounds 5
+            --pressure-rounds 5 "${short[@]}"
         ;;
     qwen-7b)
         shape "$qwen_7b" qwen2.5-7b
         run qwen-7b "$qwen_7b" --conditions none --max-output 32 --rounds 3 \
-            --pressure-rounds 3
+            --pressure-rounds 3 "${short[@]}"
         ;;
     peers)
         run peers "$smollm2" --conditions none --max-output 50 --rounds 10 \
