@@ -48,7 +48,8 @@ run() { # run NAME MODEL OPTIONS…
 
 # The vocabulary of random models has few words of English: these prompts are the beginnings of the
 # others, about as many tokens as the whole ones are for a real model.
-short=(--prompts crates/experiment/data/prompts-random.json)
+# QWEN_PROMPTS names others, for files with the published vocabulary.
+short=(--prompts "${QWEN_PROMPTS:-crates/experiment/data/prompts-random.json}")
 pressure=burner,bursts,churn,group-1.05-m-max,group-m-max,group-0.9-dynamic
 for name in "$@"; do
     case $name in
