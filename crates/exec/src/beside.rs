@@ -13,7 +13,7 @@
 //!
 //! Believes the certificate: phases that the flow pairs to overlap touch no common byte that either
 //! writes (R2), whatever lanes they are on. What this file adds is the *host*: each of the two
-//! closures is lent only what it cannot share with anybody who is running (see [`Shares`]).
+//! closures is lent only what it cannot share with anybody who is running (see `Shares`).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

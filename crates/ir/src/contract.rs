@@ -340,7 +340,9 @@ pub fn may_in_place(kind: &OpKind) -> &'static [(u32, u32)] {
     match kind {
         OpKind::HeadNorm { .. } | OpKind::BiasAdd | OpKind::Rope { .. } => &[(0, 0)],
         OpKind::RmsNormAdd { .. } | OpKind::MatMul { epilogue: Epilogue::Add, .. } => &[(0, 2)],
-        OpKind::Add | OpKind::GatedMul(_) => &[(0, 0), (0, 1)],
+        OpKind::Add => &[(0, 0), (0, 1)],
+        // The gate only: the kernel takes its own slice for that, and reads `up` through another.
+        OpKind::GatedMul(_) => &[(0, 0)],
         OpKind::Vision(op) => op.may_in_place(),
         OpKind::LoadMatrix(_)
         | OpKind::LoadVector(_)
