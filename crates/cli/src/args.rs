@@ -68,6 +68,8 @@ pub struct PlanArgs {
     pub resize: bool,
     /// Pixels of the largest that is made smaller: width, height.
     pub max_source_size: Option<(u32, u32)>,
+    /// Sizes of pictures that have a plan of their own in the same arena.
+    pub family: Option<u64>,
     /// How much of a compiled model is checked while loading.
     pub verify: Verify,
     /// Where weights are while the model runs.
@@ -97,6 +99,7 @@ impl Default for PlanArgs {
             max_image_size: None,
             resize: false,
             max_source_size: None,
+            family: None,
             verify: Verify::Headers,
             weights: Weights::Resident,
             preference: Preference::default(),
@@ -181,6 +184,7 @@ impl PlanArgs {
                 self.max_source_size = Some(pixels(parser, name)?);
                 self.resize = true;
             }
+            "family" => self.family = Some(within(count(parser, name)?, name, 1, 8)?),
             "oversize" => {
                 self.resize = match text(parser, name)?.as_str() {
                     "refuse" => false,

@@ -66,6 +66,8 @@ fn images(args: &PlanArgs) -> ImageLimits {
     let default = ImageLimits::default();
     let size = args.max_image_size.unwrap_or((default.size.width, default.size.height));
     let limits = ImageLimits::new(args.max_images.unwrap_or(default.count), size);
+    let smaller = args.family.map_or(default.smaller, |members| members as u32 - 1);
+    let limits = ImageLimits { smaller, ..limits };
     match args.resize {
         true => limits.resizing(args.max_source_size),
         false => limits,

@@ -10,6 +10,7 @@ mod choice;
 mod commands;
 mod costs;
 mod failure;
+mod family;
 mod machine;
 mod modes;
 mod process;

@@ -13,6 +13,7 @@ use dctms_planner::second_unit::SecondUnitTimes;
 
 use crate::choice::Choice;
 use crate::costs::{Price, Prices};
+use crate::family;
 use crate::modes::{self, ModeRow};
 use crate::schedule;
 use crate::show::{Align, Columns, grouped, mebibytes, printable, ratio};
@@ -57,6 +58,10 @@ pub fn text(shown: &Shown<'_>) -> String {
     let points = rows(schedule::SYNCHRONISATION, schedule::synchronisation(plan));
     section(&mut out, "synchronisation points", &points);
     section(&mut out, "expected times", &rows(schedule::TIMES, schedule::times(plan)));
+    let members = family::rows(plan);
+    if !members.is_empty() {
+        section(&mut out, family::TITLE, &rows(family::HEADS, members));
+    }
     section(&mut out, "concurrency", &rows(schedule::ROOFLINE, schedule::roofline(plan)));
     for region in &plan.regions {
         let mut lines = rows(streams::STREAMS, streams::streams(plan, region));

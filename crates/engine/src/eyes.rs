@@ -34,6 +34,8 @@ pub struct ImageLimits {
     pub size: Size,
     /// What becomes of a larger one.
     pub oversize: Oversize,
+    /// Members of the encoder's family for smaller tiles, at most, where grids vary.
+    pub smaller: u32,
 }
 
 /// What becomes of a picture over the bound.
@@ -45,11 +47,15 @@ pub enum Oversize {
     Resized(Size),
 }
 
+/// Members for smaller tiles unless asked otherwise: sides of a half and of a quarter.
+const SMALLER: u32 = 2;
+
 impl ImageLimits {
     /// So many pictures, each of at most `width` times `height` pixels.
     #[must_use]
     pub fn new(count: u64, (width, height): (u32, u32)) -> ImageLimits {
-        ImageLimits { count, size: Size::new(width, height), oversize: Oversize::Refused }
+        let size = Size::new(width, height);
+        ImageLimits { count, size, oversize: Oversize::Refused, smaller: SMALLER }
     }
 
     /// Larger ones are made smaller, up to a size that is decoded: `source`, or without one twice

@@ -5,7 +5,7 @@ use dctms_ir::ids::PhaseId;
 use dctms_ir::join::Steps;
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::region::Streams;
-use dctms_ir::{Dtype, Program};
+use dctms_ir::{Dtype, Program, twin};
 use dctms_models::clip::TileGrid;
 use dctms_models::{
     BuildOptions, VisionConfig, VisionMode, VisionPart, build_program_with_vision, phases,
@@ -223,7 +223,11 @@ const HEAP_PER_SHOWN_IMAGE_BYTES: u64 = 16;
 ///
 /// # Errors
 /// Any defect of the model, or bounds that make no sense.
-pub fn program(model: &Model, bounds: &Bounds, mode: VisionMode) -> Result<Program, EngineError> {
+pub fn program(
+    model: &Model,
+    bounds: &Bounds,
+    (mode, smaller): (VisionMode, u32),
+) -> Result<Program, EngineError> {
     let (tokenizer_bytes, vocabulary) = match &model.vocabulary {
         Some(vocabulary) => {
             let range = vocabulary.info.range();
@@ -245,6 +249,7 @@ pub fn program(model: &Model, bounds: &Bounds, mode: VisionMode) -> Result<Progr
         first_file: model.checkpoint.shard_count() as u32,
         patches_max: patches_max(&eyes.config, bounds),
         mode,
+        smaller,
     });
     let mut program = build_program_with_vision(&file, &model.config, &options, part.as_ref())?;
     program.models.push(model.info());
@@ -289,7 +294,7 @@ pub fn plan_unverified(
     settings: &PlanSettings,
     bounds: &Bounds,
 ) -> Result<Plan, EngineError> {
-    let programs = programs(resident, bounds, settings.mode)?;
+    let programs = programs(resident, bounds, (settings.mode, settings.images.smaller))?;
     let runtime = &settings.runtime;
     let options = PlanOptions {
         bounds: bounds.clone(),
@@ -318,9 +323,19 @@ pub fn plan_unverified(
 fn programs(
     resident: &dyn Resident,
     bounds: &Bounds,
-    mode: VisionMode,
+    seeing: (VisionMode, u32),
 ) -> Result<Vec<Program>, EngineError> {
-    resident.models().into_iter().map(|model| program(model, bounds, mode)).collect()
+    resident.models().into_iter().map(|model| program(model, bounds, seeing)).collect()
+}
+
+/// Members of the encoder's family for smaller tiles, as a plan's phases show them.
+#[must_use]
+pub fn smaller_of(plan: &Plan) -> u32 {
+    let is_smaller = |name: &str| {
+        let own = name.rsplit(':').next().unwrap_or("");
+        twin::family(own) == phases::VISION && own != phases::VISION
+    };
+    plan.program.phases.iter().filter(|phase| is_smaller(&phase.name)).count() as u32
 }
 
 /// Which weights are resident when, as a plan's phases show it.
@@ -358,10 +373,10 @@ pub fn steps_of(plan: &Plan) -> Steps {
 /// Any defect of a model, or bounds or lanes that make no sense.
 pub fn legal_program(
     resident: &dyn Resident,
-    (bounds, mode): (&Bounds, VisionMode),
+    (bounds, mode, smaller): (&Bounds, VisionMode, u32),
     shaping: &Shaping,
 ) -> Result<Program, EngineError> {
-    let programs = programs(resident, bounds, mode)?;
+    let programs = programs(resident, bounds, (mode, smaller))?;
     Ok(dctms_planner::legal(&programs, resident.steps(), shaping)?)
 }
 

@@ -14,6 +14,8 @@ use dctms_exec::{
 };
 use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::plan::{Bounds, Plan};
+use dctms_ir::program::{Phase, Program};
+use dctms_ir::twin;
 use dctms_models::{names, phases};
 
 use crate::error::{Class, EngineError};
@@ -98,6 +100,41 @@ struct SeeingTensors {
     /// Where grids vary: patches and tokens of a tile.
     patches: Option<DimId>,
     tokens: Option<DimId>,
+    /// Members of the family for smaller tiles, the smallest first.
+    smaller: Vec<Member>,
+}
+
+/// A phase that encodes tiles of so many patches or fewer.
+struct Member {
+    phase: PhaseId,
+    patches: DimId,
+    tokens: DimId,
+    patches_max: u64,
+}
+
+impl SeeingTensors {
+    /// The smallest member that a tile fits.
+    fn member(&self, patches: u64) -> Option<&Member> {
+        self.smaller.iter().find(|member| patches <= member.patches_max)
+    }
+
+    /// The phase that encodes a tile alone.
+    fn phase_for(&self, patches: u64) -> PhaseId {
+        self.member(patches).map_or(self.phase, |member| member.phase)
+    }
+}
+
+/// Members of the encoder's family for smaller tiles, the smallest first.
+fn smaller(program: &Program) -> Vec<Member> {
+    let member = |(index, phase): (usize, &Phase)| {
+        let bound = phase.name.strip_prefix(phases::VISION)?.strip_prefix('@')?.parse().ok()?;
+        let dim = |name: &str| program.dim_named(&twin::member(name, bound));
+        let (patches, tokens) = (dim(names::PATCHES)?, dim(names::IMAGE_TOKENS)?);
+        Some(Member { phase: PhaseId::of(index), patches, tokens, patches_max: bound })
+    };
+    let mut members: Vec<Member> = program.phases.iter().enumerate().filter_map(member).collect();
+    members.sort_by_key(|member| member.patches_max);
+    members
 }
 
 impl Runner {
@@ -141,6 +178,7 @@ impl Runner {
                 first_row: tensor(names::FIRST_ROW)?,
                 patches: dim(names::PATCHES).ok(),
                 tokens: dim(names::IMAGE_TOKENS).ok(),
+                smaller: smaller(&plan.program),
             }),
         };
         let bounds = &plan.bounds;
@@ -274,7 +312,9 @@ impl Runner {
         first_row: u32,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<(), EngineError> {
-        let phase = self.stage_tile(tile, first_row, write)?.phase;
+        let [rows, columns] = tile.1;
+        let eyes = self.stage_tile(tile, first_row, write)?;
+        let phase = eyes.phase_for(u64::from(rows) * u64::from(columns));
         self.take_turn(Turn::Vision)?;
         whole(self.session.run_unless(phase, &self.interrupt)?)
     }
@@ -320,7 +360,16 @@ impl Runner {
             let merge = (grid[0] * grid[1] / tokens.max(1)).isqrt().max(1);
             rotary.placed(first_row, (grid[0] / merge, grid[1] / merge));
         }
-        for (dim, value) in [(eyes.patches, grid[0] * grid[1]), (eyes.tokens, tokens)] {
+        let patches = grid[0] * grid[1];
+        let member = eyes.member(u64::from(patches));
+        let (own_patches, own_tokens) = member.map(|own| (own.patches, own.tokens)).unzip();
+        let dims = [
+            (eyes.patches, patches),
+            (eyes.tokens, tokens),
+            (own_patches, patches),
+            (own_tokens, tokens),
+        ];
+        for (dim, value) in dims {
             if let Some(dim) = dim {
                 self.session.set_dim(dim, u64::from(value))?;
             }

@@ -38,7 +38,8 @@ fn build(vision: &Path, text: &str, image_tokens: u64) -> Result<usize, String> 
     };
     let patches_max = config.patches_max();
     let mode = VisionMode::Serial;
-    let part = VisionPart { file: &file, config: &config, first_file: 1, patches_max, mode };
+    let part =
+        VisionPart { file: &file, config: &config, first_file: 1, patches_max, mode, smaller: 0 };
     let decoder = CheckpointFile(&text.checkpoint);
     build_program_with_vision(&decoder, &text.config, &options, Some(&part))
         .map(|program| program.tensors.len())

@@ -171,16 +171,7 @@ impl Member<'_> {
     }
 
     fn size(&self, size: &Size) -> Size {
-        let all = |parts: &[Size]| parts.iter().map(|part| self.size(part)).collect();
-        match size {
-            Size::Const(value) => Size::Const(*value),
-            Size::Dim(dim) => Size::Dim(DimId::of(self.base.dims + dim.index())),
-            Size::Add(parts) => Size::Add(all(parts)),
-            Size::Mul(parts) => Size::Mul(all(parts)),
-            Size::CeilDiv(part, divisor) => Size::CeilDiv(Box::new(self.size(part)), *divisor),
-            Size::Min(parts) => Size::Min(all(parts)),
-            Size::Max(parts) => Size::Max(all(parts)),
-        }
+        size.over(&|dim| DimId::of(self.base.dims + dim.index()))
     }
 
     fn op(&self, op: &Op) -> Op {

@@ -94,6 +94,21 @@ impl Size {
         }
     }
 
+    /// The same expression over other dims.
+    #[must_use]
+    pub fn over(&self, dims: &impl Fn(DimId) -> DimId) -> Size {
+        let all = |parts: &[Size]| parts.iter().map(|part| part.over(dims)).collect();
+        match self {
+            Size::Const(value) => Size::Const(*value),
+            Size::Dim(dim) => Size::Dim(dims(*dim)),
+            Size::Add(parts) => Size::Add(all(parts)),
+            Size::Mul(parts) => Size::Mul(all(parts)),
+            Size::CeilDiv(part, divisor) => Size::CeilDiv(Box::new(part.over(dims)), *divisor),
+            Size::Min(parts) => Size::Min(all(parts)),
+            Size::Max(parts) => Size::Max(all(parts)),
+        }
+    }
+
     /// How deep the expression nests.
     #[must_use]
     pub fn depth(&self) -> usize {

@@ -173,6 +173,9 @@ pub fn build(
     forward(&mut builder, config, &weights, &host, (decode, &sequences.into(), None));
     sampling(&mut builder, config, options, &host, sample);
     flow(&mut builder.program, [prefill, decode, sample]);
+    if let Some(part) = vision {
+        encoder::add_smaller(&mut builder.program, part);
+    }
     if let (Some(VisionMode::Overlapped), Some(vision)) =
         (vision.map(|part| part.mode), builder.program.phase_named(phases::VISION))
     {

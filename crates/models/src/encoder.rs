@@ -10,8 +10,9 @@ use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
 use dctms_ir::op::{Activation, Epilogue, OpKind, Source};
 use dctms_ir::tensor::Term;
+use dctms_ir::twin::add_member;
 use dctms_ir::vision::{FullAttentionShape, PatchOrder, PatchShape, VisionOp};
-use dctms_ir::{Dtype, Residence, Size};
+use dctms_ir::{Dtype, Program, Residence, Size};
 
 use crate::builder::Builder;
 use crate::clip::{Norm, Projector, TileGrid, VisionConfig};
@@ -63,6 +64,31 @@ pub struct VisionPart<'a> {
     pub patches_max: u64,
     /// Which weights are resident when.
     pub mode: VisionMode,
+    /// Phases for smaller tiles at most, each for a quarter of the patches of the one before, where
+    /// grids vary.
+    pub smaller: u32,
+}
+
+impl VisionPart<'_> {
+    /// Patches of the tiles that the smaller members of the family are for, the largest first: no
+    /// fewer than the smallest tile has.
+    #[must_use]
+    pub fn smaller_patches(&self) -> Vec<u64> {
+        let square = self.config.merge * self.config.merge;
+        let least = match self.config.grid {
+            TileGrid::Fixed => return Vec::new(),
+            TileGrid::Variable { tokens_min, .. } => tokens_min * square,
+            TileGrid::Whole { pixels_min, .. } => {
+                pixels_min / (self.config.patch * self.config.patch)
+            }
+        };
+        let quarter = |patches: &u64| Some((patches / 4).next_multiple_of(square));
+        std::iter::successors(Some(self.patches_max), quarter)
+            .skip(1)
+            .take_while(|patches| *patches >= least.max(4 * square))
+            .take(self.smaller as usize)
+            .collect()
+    }
 }
 
 /// Where a decoder finds the embeddings.
@@ -116,6 +142,30 @@ pub fn build(
     builder.model = 0;
     lookup.finish(config.projector.name())?;
     Ok(images)
+}
+
+/// Adds the members of the encoder's family for smaller tiles.
+pub fn add_smaller(program: &mut Program, part: &VisionPart<'_>) {
+    let named = |program: &Program, name: &str| program.dim_named(name);
+    let (Some(patches), Some(tokens), Some(vision)) = (
+        named(program, names::PATCHES),
+        named(program, names::IMAGE_TOKENS),
+        program.phase_named(phases::VISION),
+    ) else {
+        return;
+    };
+    for most in part.smaller_patches() {
+        let bounds = [(patches, most), (tokens, part.config.tokens(most))];
+        let member = add_member(program, vision, &bounds);
+        for op in &mut program.phases[member.index()].ops {
+            if let OpKind::Vision(
+                VisionOp::FullAttention(shape) | VisionOp::WindowAttention { shape, .. },
+            ) = &mut op.kind
+            {
+                shape.positions = shape.positions.min(most as u32);
+            }
+        }
+    }
 }
 
 fn check(part: &VisionPart<'_>, options: &BuildOptions, text_width: u64) -> Result<(), ModelError> {

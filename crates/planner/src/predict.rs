@@ -134,6 +134,7 @@ pub fn predictions(
         };
         // Of several models each phase has its model's name before its own.
         let name = phase.name.rsplit(':').next().unwrap_or("").trim_end_matches(".beside");
+        let name = dctms_ir::twin::family(name);
         let last = match name {
             "prefill" => {
                 let chunk = bounds.prefill_chunk.clamp(1, bounds.max_input_tokens.max(1));

@@ -7,7 +7,9 @@
 
 use std::path::{Path, PathBuf};
 
-use dctms_engine::planning::{Together, legal_program, mode_of, plan_unverified, steps_of};
+use dctms_engine::planning::{
+    Together, legal_program, mode_of, plan_unverified, smaller_of, steps_of,
+};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::op::OpKind;
 use dctms_ir::{Plan, Program};
@@ -149,6 +151,7 @@ fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, 
         // No graph says how large pictures may be: at least so much is needed for any.
         max_images: Some(plan.bounds.max_images.max(1)),
         max_image_size: Some((1, 1)),
+        family: Some(u64::from(smaller_of(plan)) + 1),
         ..PlanArgs::default()
     };
     let own = plan_unverified(resident, &settings(&args)?, &plan.bounds)?.envelope;
@@ -172,7 +175,7 @@ fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, 
 
 /// The legalised program of the models with a plan's bounds and lanes.
 fn rebuilt(plan: &Plan, resident: &Together) -> Result<Program, EngineError> {
-    let shape = (&plan.bounds, mode_of(plan));
+    let shape = (&plan.bounds, mode_of(plan), smaller_of(plan));
     let choices = Choices { preference: plan.preference, without: Vec::new() };
     let (lanes, activations) = (plan.machine.lanes, activations(plan));
     legal_program(resident, shape, &Shaping { lanes, activations, choices })

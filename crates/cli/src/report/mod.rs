@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 
 use dctms_ir::{Plan, json};
 
+use crate::family;
 use crate::modes;
 use crate::schedule;
 use crate::show::{grouped, mebibytes, ratio};
@@ -229,6 +230,10 @@ fn schedule_sections(out: &mut String, plan: &Plan) {
     let points = schedule::synchronisation(plan).map_rows();
     add("synchronisation", "Synchronisation points", &schedule::SYNCHRONISATION, points);
     add("times", "Expected times", &schedule::TIMES, schedule::times(plan).map_rows());
+    let members = family::rows(plan).map_rows();
+    if !members.is_empty() {
+        add("family", family::TITLE, &family::HEADS, members);
+    }
     let roofline = schedule::roofline(plan).map_rows();
     add("concurrency", "Concurrency", &schedule::ROOFLINE, roofline);
     for (index, region) in plan.regions.iter().enumerate() {

@@ -91,6 +91,7 @@ impl VisionRun {
             first_file: 1,
             patches_max,
             mode: setup.mode,
+            smaller: 0,
         };
         let decoder = CheckpointFile(&text.checkpoint);
         let mut program = build_program_with_vision(&decoder, &text.config, &options, Some(&part))

@@ -1,0 +1,51 @@
+//! The members of an encoder's family as rows: for pictures up to which size each is planned, what
+//! it takes of the arena, and how long it is expected to take. Shared by the table and the page.
+
+use dctms_ir::ids::PhaseId;
+use dctms_ir::{Plan, Residence, twin};
+use dctms_models::phases;
+
+use crate::show::{grouped, printable};
+
+/// What the rows are.
+pub const TITLE: &str = "family of plans by size of picture (one arena: no more than its largest)";
+
+/// Heads of [`rows`].
+pub const HEADS: [&str; 5] = ["", "tokens of a tile", "transient bytes", "ms expected", "for"];
+
+/// For each member, the largest first; nothing where there is one size only.
+#[must_use]
+pub fn rows(plan: &Plan) -> Vec<[String; 5]> {
+    let phases = plan.program.phases.iter().enumerate();
+    let own = |name: &str| name.rsplit(':').next().unwrap_or("").to_string();
+    let members = phases.filter(|(_, phase)| twin::family(&own(&phase.name)) == phases::VISION);
+    let rows: Vec<[String; 5]> = members.map(|(index, _)| row(plan, PhaseId::of(index))).collect();
+    if rows.len() < 2 { Vec::new() } else { rows }
+}
+
+fn row(plan: &Plan, phase: PhaseId) -> [String; 5] {
+    let name = &plan.program.phases[phase.index()].name;
+    let known = plan.predictions.iter().find(|known| known.phase == phase);
+    let milliseconds = |nanoseconds: u64| {
+        format!("{}.{:03}", grouped(nanoseconds / 1_000_000), nanoseconds / 1000 % 1000)
+    };
+    let bound = name.split_once('@').map(|(_, patches)| format!("up to {patches} patches"));
+    [
+        printable(name),
+        known.map_or_else(String::new, |known| grouped(known.tokens)),
+        grouped(transient_bytes(plan, phase)),
+        known.map_or_else(String::new, |known| milliseconds(known.nanoseconds)),
+        bound.unwrap_or_else(|| "any that the bounds allow".to_string()),
+    ]
+}
+
+/// From the first byte of a phase's transients to the last.
+fn transient_bytes(plan: &Plan, phase: PhaseId) -> u64 {
+    let own = plan.program.tensors.iter().zip(&plan.placements).filter(|(tensor, _)| {
+        tensor.phase == Some(phase) && tensor.residence == Residence::Transient
+    });
+    let ranges = own.filter_map(|(_, place)| Some((place.offset?, place.offset? + place.bytes)));
+    let (first, last) =
+        ranges.fold((u64::MAX, 0), |(first, last), (start, end)| (first.min(start), last.max(end)));
+    last.saturating_sub(first)
+}
