@@ -228,3 +228,15 @@ fn an_interrupted_request_says_so() {
     let answers = answers(&output.stdout);
     assert_eq!(answers[1]["finish"], "cancelled", "{output:?}");
 }
+
+/// Input without an end is still left when a signal says so.
+#[test]
+fn a_line_without_an_end_can_be_stopped() {
+    let folder = Folder::new();
+    let running = serve(&folder).args("--requests /dev/zero").start();
+    running.wait_until_it_catches(15);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    running.signal(15);
+    let output = running.end();
+    assert_eq!(output.code(), 0, "{output:?}");
+}

@@ -11,6 +11,7 @@ use dctms_exec::{Constant, LoadHost, Session};
 use dctms_ir::Program;
 use dctms_ir::ids::PhaseId;
 use dctms_models::phases;
+use dctms_system::interrupt::stop_requested;
 
 use crate::error::{Class, EngineError};
 use crate::model::ModelFiles;
@@ -82,7 +83,11 @@ impl Turns {
             Turn::Text => self.text,
             Turn::Vision => self.vision,
         };
-        session.reload(phase, &host)?;
+        session.reload(phase, &host).map_err(|error| match stop_requested() {
+            // The file is as good as it was.
+            true => EngineError::new(Class::System, "stopped before the weights were loaded"),
+            false => error.into(),
+        })?;
         self.now = Some(turn);
         for file in files.handles() {
             // Advice: a kernel that does not take it keeps its cache.
@@ -104,7 +109,7 @@ struct Host<'a> {
 
 impl LoadHost for Host<'_> {
     fn read(&self, file: u32, offset: u64, buffer: &mut [u8]) -> Result<(), String> {
-        if dctms_system::interrupt::stop_requested() {
+        if stop_requested() {
             return Err("stopped".to_string());
         }
         self.files.read(file, offset, buffer)

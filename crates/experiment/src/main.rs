@@ -59,6 +59,7 @@ fn run_experiment(experiment: &Experiment) -> Result<(), String> {
         false => {
             std::fs::create_dir_all(&plan.out)
                 .map_err(|error| format!("{}: {error}", plan.out.display()))?;
+            same_settings(experiment)?;
             compile_all(experiment, &progress)?;
             // What was made before counts, too.
             plan.deadline = plan.deadline.map(|it| it.saturating_sub(begun.elapsed()));
@@ -75,6 +76,42 @@ fn run_experiment(experiment: &Experiment) -> Result<(), String> {
     write(&plan.out, &about, &results)?;
     say(&results, &plan.out);
     Ok(())
+}
+
+/// The settings that calls are comparable under, as they stand beside the results.
+const SETTINGS: &str = "settings.tsv";
+
+/// Refuses to go on with results of other settings; systems, rounds and conditions may be added.
+fn same_settings(experiment: &Experiment) -> Result<(), String> {
+    let path = experiment.plan.out.join(SETTINGS);
+    let fault = |error: std::io::Error| format!("{}: {error}", path.display());
+    let bytes = std::fs::metadata(&experiment.model).map_or(0, |facts| facts.len());
+    let model = format!("{}, {bytes} bytes", experiment.model.display());
+    let grows = ["rounds", "rounds under pressure", "conditions"];
+    let own = experiment.settings.iter().filter(|(name, _)| !grows.contains(&name.as_str()));
+    let mut lines: Vec<(String, String)> = own.cloned().collect();
+    lines.insert(0, ("model".to_string(), model));
+    let before = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(fault(error)),
+    };
+    for (name, old) in before.lines().filter_map(|line| line.split_once('\t')) {
+        match lines.iter().position(|(own, _)| own == name) {
+            Some(index) if lines[index].1 != old => {
+                return Err(format!(
+                    "{} has results of other settings: {name} was {old}, and is {} now; give \
+                     another --out",
+                    experiment.plan.out.display(),
+                    lines[index].1
+                ));
+            }
+            Some(_) => {}
+            None => lines.push((name.to_string(), old.to_string())),
+        }
+    }
+    let text: String = lines.iter().map(|(name, value)| format!("{name}\t{value}\n")).collect();
+    std::fs::write(&path, text).map_err(fault)
 }
 
 /// Makes the compiled forms of a model that are not there: one by the product, the others copies.
@@ -106,5 +143,8 @@ fn compile_all(experiment: &Experiment, progress: &Progress) -> Result<(), Strin
 fn say(results: &Results, out: &Path) {
     let state =
         if results.complete { "complete" } else { "not complete; the same command goes on" };
+    if results.calls.is_empty() {
+        eprintln!("dctms-experiment: no system gave an answer: see why in the report");
+    }
     println!("{} calls, {state}: {}", results.calls.len(), out.join("report.html").display());
 }

@@ -93,6 +93,13 @@ fn an_experiment_that_was_killed_goes_on_where_it_was() {
     assert_eq!(keys.len(), 60, "no call is made twice");
     assert!(after.iter().all(|call| call.text_hash == text_hash("yes")));
     assert!(after.iter().all(|call| call.latency_ms > 19.0 && call.peak_bytes > 0));
+    // Calls of other settings are no calls of this experiment.
+    let mut other = experiment(&out, &[&words[..], &["--max-output", "3"]].concat());
+    let other = other.stderr(std::process::Stdio::piped()).output().unwrap();
+    assert!(!other.status.success());
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(said.contains("output tokens at most was"), "{said}");
+    assert_eq!(calls(&out).len(), 60);
     assert!(after.iter().all(|call| call.first_token_ms == 1.5 && call.output_tokens == 2));
     for file in ["report.html", "summary.csv", "summary.json", "plots/latency-none.png"] {
         assert!(out.join(file).is_file(), "{file}");

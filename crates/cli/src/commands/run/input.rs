@@ -98,7 +98,7 @@ impl Input {
     /// or broken one is refused.
     ///
     /// # Errors
-    /// Class `OverBound` for a line that is refused; class `System` when nothing can be read.
+    /// Class `OverBound` for a line that is too long, `Usage` for one that is no text; class `System` when nothing can be read.
     pub fn next<'l>(&mut self, line: &'l mut Vec<u8>) -> Result<Option<&'l mut [u8]>, EngineError> {
         Ok(match self.take(line, Wait::ForLine)? {
             Taken::Line(len) => Some(&mut line[..len]),
@@ -146,7 +146,7 @@ impl Input {
                 Ok(text) => return Ok(Taken::Line(text.trim_end_matches(['\n', '\r']).len())),
                 Err(_) => {
                     let message = format!("the {} is not UTF-8", self.what);
-                    return Err(EngineError::new(Class::OverBound, message));
+                    return Err(EngineError::new(Class::Usage, message));
                 }
             }
         }
@@ -165,15 +165,14 @@ fn read_line<R: BufRead>(
         line.clear();
     }
     while more(input) {
+        // Asked for each piece and not only when waiting: input without an end never waits.
+        if stop_requested() {
+            *bytes = 0;
+            return Ok(true);
+        }
         let available = match input.fill_buf() {
             Ok(available) => available,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {
-                if stop_requested() {
-                    *bytes = 0;
-                    return Ok(true);
-                }
-                continue;
-            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
         let end = available.iter().position(|byte| *byte == b'\n').map(|index| index + 1);

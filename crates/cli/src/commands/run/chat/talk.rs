@@ -154,7 +154,7 @@ impl<'a> Chat<'a> {
                 Ok(Turn::NeedsRoom { tokens, line }) => {
                     return Ok(Outcome::NeedsRoom { tokens, line });
                 }
-                Err(error) if error.class == Class::OverBound => {
+                Err(error) if matches!(error.class, Class::OverBound | Class::Usage) => {
                     note(format_args!("dctms: {error}\n"));
                 }
                 Err(error) => return Err(error),
