@@ -2,10 +2,11 @@
 //! it takes of the arena, and how long it is expected to take. Shared by the table and the page.
 
 use dctms_ir::ids::PhaseId;
+use dctms_ir::join::own_name;
 use dctms_ir::{Plan, Residence, twin};
 use dctms_models::phases;
 
-use crate::show::{grouped, printable};
+use crate::show::{grouped, milliseconds, printable};
 
 /// What the rows are.
 pub const TITLE: &str = "family of plans by size of picture (one arena: no more than its largest)";
@@ -17,8 +18,7 @@ pub const HEADS: [&str; 5] = ["", "tokens of a tile", "transient bytes", "ms exp
 #[must_use]
 pub fn rows(plan: &Plan) -> Vec<[String; 5]> {
     let phases = plan.program.phases.iter().enumerate();
-    let own = |name: &str| name.rsplit(':').next().unwrap_or("").to_string();
-    let members = phases.filter(|(_, phase)| twin::family(&own(&phase.name)) == phases::VISION);
+    let members = phases.filter(|(_, phase)| twin::family(own_name(&phase.name)) == phases::VISION);
     let rows: Vec<[String; 5]> = members.map(|(index, _)| row(plan, PhaseId::of(index))).collect();
     if rows.len() < 2 { Vec::new() } else { rows }
 }
@@ -26,10 +26,7 @@ pub fn rows(plan: &Plan) -> Vec<[String; 5]> {
 fn row(plan: &Plan, phase: PhaseId) -> [String; 5] {
     let name = &plan.program.phases[phase.index()].name;
     let known = plan.predictions.iter().find(|known| known.phase == phase);
-    let milliseconds = |nanoseconds: u64| {
-        format!("{}.{:03}", grouped(nanoseconds / 1_000_000), nanoseconds / 1000 % 1000)
-    };
-    let bound = name.split_once('@').map(|(_, patches)| format!("up to {patches} patches"));
+    let bound = twin::bound(name).map(|patches| format!("up to {patches} patches"));
     [
         printable(name),
         known.map_or_else(String::new, |known| grouped(known.tokens)),

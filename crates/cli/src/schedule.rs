@@ -6,7 +6,7 @@ use dctms_ir::plan::Variant;
 
 use dctms_planner::paper::{Counts, KeysAndValues, configuration};
 
-use crate::show::{grouped, printable, signed};
+use crate::show::{grouped, milliseconds, printable, signed};
 use crate::table::reduction;
 
 /// A phase begins and ends with a barrier of all lanes.
@@ -51,10 +51,6 @@ pub fn times(plan: &Plan) -> Vec<[String; 4]> {
         ]
     });
     rows.collect()
-}
-
-fn milliseconds(nanoseconds: u64) -> String {
-    format!("{}.{:03}", grouped(nanoseconds / 1_000_000), nanoseconds / 1000 % 1000)
 }
 
 /// Heads of [`roofline`].

@@ -38,6 +38,12 @@ pub fn signed(value: i128) -> String {
     format!("{sign}{}", grouped(value))
 }
 
+/// Nanoseconds in milliseconds, to the microsecond.
+#[must_use]
+pub fn milliseconds(nanoseconds: u64) -> String {
+    format!("{}.{:03}", grouped(nanoseconds / 1_000_000), nanoseconds / 1000 % 1000)
+}
+
 /// `a / b` with three decimals, rounded up: 1.000 is said only of equals.
 #[must_use]
 pub fn ratio(a: u64, b: u64) -> String {

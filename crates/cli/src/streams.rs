@@ -5,7 +5,7 @@ use dctms_ir::Plan;
 use dctms_ir::plan::RegionReport;
 use dctms_planner::second_unit::{SecondUnitTimes, Side};
 
-use crate::show::{grouped, printable};
+use crate::show::{grouped, milliseconds, printable};
 
 /// Heads of [`streams`].
 pub const STREAMS: [&str; 5] =
@@ -166,8 +166,4 @@ pub fn gantt(times: &SecondUnitTimes) -> Vec<String> {
         lines.push(format!("… and {} more", times.jobs.len() - GANTT_ROWS));
     }
     lines
-}
-
-fn milliseconds(nanoseconds: u64) -> String {
-    format!("{}.{:03}", grouped(nanoseconds / 1_000_000), nanoseconds / 1000 % 1000)
 }

@@ -2,7 +2,7 @@
 //! for all of them in one process.
 
 use dctms_ir::ids::PhaseId;
-use dctms_ir::join::Steps;
+use dctms_ir::join::{Steps, own_name};
 use dctms_ir::plan::{Bounds, Machine, Plan, RuntimeBytes};
 use dctms_ir::region::Streams;
 use dctms_ir::{Dtype, Program, twin};
@@ -332,8 +332,8 @@ fn programs(
 #[must_use]
 pub fn smaller_of(plan: &Plan) -> u32 {
     let is_smaller = |name: &str| {
-        let own = name.rsplit(':').next().unwrap_or("");
-        twin::family(own) == phases::VISION && own != phases::VISION
+        let own = own_name(name);
+        twin::family(own) == phases::VISION && twin::bound(own).is_some()
     };
     plan.program.phases.iter().filter(|phase| is_smaller(&phase.name)).count() as u32
 }
@@ -341,7 +341,7 @@ pub fn smaller_of(plan: &Plan) -> u32 {
 /// Which weights are resident when, as a plan's phases show it.
 #[must_use]
 pub fn mode_of(plan: &Plan) -> VisionMode {
-    let is_load = |name: &str| name.rsplit(':').next() == Some(phases::LOAD_VISION);
+    let is_load = |name: &str| own_name(name) == phases::LOAD_VISION;
     let phases = &plan.program.phases;
     let comes_and_goes = phases.iter().any(|phase| is_load(&phase.name));
     let overlaps = phases.iter().any(|phase| Streams::of(phase).is_some());

@@ -127,7 +127,8 @@ impl SeeingTensors {
 /// Members of the encoder's family for smaller tiles, the smallest first.
 fn smaller(program: &Program) -> Vec<Member> {
     let member = |(index, phase): (usize, &Phase)| {
-        let bound = phase.name.strip_prefix(phases::VISION)?.strip_prefix('@')?.parse().ok()?;
+        let is_member = twin::family(&phase.name) == phases::VISION;
+        let bound = twin::bound(&phase.name).filter(|_| is_member)?;
         let dim = |name: &str| program.dim_named(&twin::member(name, bound));
         let (patches, tokens) = (dim(names::PATCHES)?, dim(names::IMAGE_TOKENS)?);
         Some(Member { phase: PhaseId::of(index), patches, tokens, patches_max: bound })

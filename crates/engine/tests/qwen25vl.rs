@@ -17,7 +17,7 @@ use dctms_kernels::isa::Isa;
 use dctms_models::VisionMode;
 use dctms_planner::Activations;
 use serde_json::Value;
-use vision::{VisionRun, VisionSetup};
+use vision::{VisionRun, VisionSetup, best, errors, integers};
 
 /// Greatest NMSE of a layer in f32 against the reference, and greatest difference of an element,
 /// relative to the layer's largest.
@@ -130,30 +130,6 @@ impl Case {
             mode: VisionMode::Serial,
         }
     }
-}
-
-fn integers(value: &Value) -> Vec<u32> {
-    let values = value.as_array().expect("integers").iter();
-    values.map(|value| value.as_u64().expect("an integer") as u32).collect()
-}
-
-/// Σ(x − reference)²/Σ reference², and the largest difference by the largest reference.
-fn errors(got: &[f32], want: &[f32]) -> (f64, f64) {
-    assert_eq!(got.len(), want.len(), "elements");
-    let (mut error, mut power, mut difference, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
-    for (got, want) in got.iter().zip(want) {
-        let (got, want) = (f64::from(*got), f64::from(*want));
-        error += (got - want).powi(2);
-        power += want * want;
-        difference = difference.max((got - want).abs());
-        largest = largest.max(want.abs());
-    }
-    (error / power, difference / largest)
-}
-
-fn best(logits: &[f32]) -> u32 {
-    let better = |best: usize, next: usize| if logits[next] > logits[best] { next } else { best };
-    (0..logits.len()).reduce(better).expect("logits") as u32
 }
 
 /// Compares a file's layers, positions, logits and greedy text with the reference.

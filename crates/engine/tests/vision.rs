@@ -10,7 +10,7 @@ use dctms_kernels::isa::Isa;
 use dctms_models::VisionMode;
 use dctms_planner::Activations;
 use serde_json::Value;
-use vision::{VisionRun, VisionSetup};
+use vision::{VisionRun, VisionSetup, best, errors, integers};
 
 /// Greatest NMSE of a layer in f32 against the reference.
 const LAYER_NMSE_MAX: f64 = 1e-9;
@@ -97,11 +97,6 @@ struct Layer<'a> {
     rows: &'a [f32],
 }
 
-fn integers(value: &Value) -> Vec<u32> {
-    let values = value.as_array().expect("integers").iter();
-    values.map(|value| value.as_u64().expect("an integer") as u32).collect()
-}
-
 fn setup(case: &Case) -> VisionSetup {
     VisionSetup {
         isa: Isa::detect_best(),
@@ -112,25 +107,6 @@ fn setup(case: &Case) -> VisionSetup {
         image_tokens: 300,
         mode: VisionMode::Serial,
     }
-}
-
-/// Σ(x − reference)²/Σ reference², and the largest difference by the largest reference.
-fn errors(got: &[f32], want: &[f32]) -> (f64, f64) {
-    assert_eq!(got.len(), want.len(), "elements");
-    let (mut error, mut power, mut difference, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
-    for (got, want) in got.iter().zip(want) {
-        let (got, want) = (f64::from(*got), f64::from(*want));
-        error += (got - want).powi(2);
-        power += want * want;
-        difference = difference.max((got - want).abs());
-        largest = largest.max(want.abs());
-    }
-    (error / power, difference / largest)
-}
-
-fn best(logits: &[f32]) -> u32 {
-    let better = |best: usize, next: usize| if logits[next] > logits[best] { next } else { best };
-    (0..logits.len()).reduce(better).expect("logits") as u32
 }
 
 /// Compares a file's layers, logits and greedy text with the reference.

@@ -77,6 +77,12 @@ pub fn label(index: usize) -> String {
     letter.to_string().repeat(index / 26 + 1)
 }
 
+/// The name that a thing has in its own program, without its program's label.
+#[must_use]
+pub fn own_name(name: &str) -> &str {
+    name.rsplit(':').next().unwrap_or(name)
+}
+
 /// One program that holds all of these; a single one stays as it is.
 ///
 /// # Errors

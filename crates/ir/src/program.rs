@@ -55,6 +55,16 @@ pub struct Flow {
     pub overlap: Vec<(PhaseId, PhaseId)>,
 }
 
+impl Flow {
+    /// Lets a phase follow whatever another may follow, and be followed by whatever may follow it.
+    pub fn add_like(&mut self, phase: PhaseId, twin: PhaseId) {
+        self.next[twin.index()] = self.next[phase.index()].clone();
+        for next in self.next.iter_mut().filter(|next| next.contains(&phase)) {
+            next.push(twin);
+        }
+    }
+}
+
 /// Facts of a model file that a plan names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {

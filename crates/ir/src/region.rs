@@ -17,12 +17,11 @@
 //!
 //! Pure. It believes that the phases are right and must not know models or plans.
 
-use std::collections::BTreeMap;
-
-use crate::ids::{PhaseId, TensorId};
+use crate::ids::PhaseId;
+use crate::join::own_name;
 use crate::op::Op;
 use crate::program::{Phase, Program};
-use crate::tensor::{Residence, Tensor};
+use crate::twin::copy_ops;
 
 /// Between the names of a region's streams.
 const AND: char = '+';
@@ -41,8 +40,7 @@ impl<'a> Streams<'a> {
     #[must_use]
     pub fn of(phase: &'a Phase) -> Option<Streams<'a>> {
         // Of several models each phase has its model's label before its own name.
-        let name = phase.name.rsplit(':').next().unwrap_or("");
-        name.split_once(AND).map(|(ahead, behind)| Streams { ahead, behind })
+        own_name(&phase.name).split_once(AND).map(|(ahead, behind)| Streams { ahead, behind })
     }
 
     /// Indices of the operations of `behind` and of `ahead`, each in program order.
@@ -74,7 +72,10 @@ pub fn add_region(program: &mut Program, ahead: PhaseId, behind: PhaseId) -> Pha
     assert!(names.iter().all(plain), "streams are named by one word");
     let region = program.add_phase(&format!("{}{AND}{}", names[0], names[1]));
     for phase in [behind, ahead] {
-        let ops = clone_ops(program, phase, region);
+        let stream = program.phases[phase.index()].name.clone();
+        let prefix = program.phases[region.index()].name.clone();
+        let mut ops = copy_ops(program, phase, region, |name| format!("{prefix}.{name}"));
+        ops.iter_mut().for_each(|op| op.name = format!("{stream}.{}", op.name));
         program.phases[region.index()].ops.extend(ops);
     }
     let flow = &mut program.flow;
@@ -90,36 +91,12 @@ pub fn add_region(program: &mut Program, ahead: PhaseId, behind: PhaseId) -> Pha
     region
 }
 
-/// A phase's operations for a region: on tensors of its own where a tensor is the phase's own.
-fn clone_ops(program: &mut Program, phase: PhaseId, region: PhaseId) -> Vec<Op> {
-    let stream = program.phases[phase.index()].name.clone();
-    let prefix = program.phases[region.index()].name.clone();
-    let mut copies: BTreeMap<TensorId, TensorId> = BTreeMap::new();
-    let mut ops = program.phases[phase.index()].ops.clone();
-    for op in &mut ops {
-        op.name = format!("{stream}.{}", op.name);
-        for id in op.inputs.iter_mut().chain(&mut op.outputs).chain(&mut op.workspace) {
-            if program.tensor(*id).residence != Residence::Transient {
-                continue;
-            }
-            if !copies.contains_key(id) {
-                let tensor = program.tensor(*id).clone();
-                let name = format!("{prefix}.{}", tensor.name);
-                let copy = program.add_tensor(Tensor { name, phase: Some(region), ..tensor });
-                copies.insert(*id, copy);
-            }
-            *id = copies[id];
-        }
-    }
-    ops
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::op::OpKind;
     use crate::size::Size;
-    use crate::tensor::{Dtype, Term};
+    use crate::tensor::{Dtype, Residence, Tensor, Term};
 
     fn tensor(name: &str, residence: Residence, phase: Option<PhaseId>) -> Tensor {
         Tensor {

@@ -28,6 +28,12 @@ pub fn family(name: &str) -> &str {
     name.split(AT).next().unwrap_or(name)
 }
 
+/// The bound of a member, by its name; none of what has no family.
+#[must_use]
+pub fn bound(name: &str) -> Option<u64> {
+    name.split_once(AT)?.1.parse().ok()
+}
+
 /// The name of the member of a family for runs up to a bound; of its dims likewise.
 #[must_use]
 pub fn member(family: &str, bound: u64) -> String {
@@ -55,11 +61,7 @@ pub fn add_member(program: &mut Program, phase: PhaseId, bounds: &[(DimId, u64)]
         tensor.size = tensor.size.over(&dims);
         tensor.shape = tensor.shape.iter().map(|size| size.over(&dims)).collect();
     }
-    let flow = &mut program.flow;
-    flow.next[twin.index()] = flow.next[phase.index()].clone();
-    for next in flow.next.iter_mut().filter(|next| next.contains(&phase)) {
-        next.push(twin);
-    }
+    program.flow.add_like(phase, twin);
     twin
 }
 
@@ -67,15 +69,29 @@ pub fn add_member(program: &mut Program, phase: PhaseId, bounds: &[(DimId, u64)]
 pub fn add_twin(program: &mut Program, phase: PhaseId, name: &str) -> PhaseId {
     let prefix = format!("{}.", program.phases[phase.index()].name);
     let twin = program.add_phase(name);
+    let ops = copy_ops(program, phase, twin, |own| {
+        format!("{name}.{}", own.strip_prefix(&prefix).unwrap_or(own))
+    });
+    program.phases[twin.index()].ops = ops;
+    twin
+}
+
+/// A phase's operations for another phase, which gets transients of its own for them; `named` says
+/// how each is called, from its name in the first.
+pub fn copy_ops(
+    program: &mut Program,
+    phase: PhaseId,
+    other: PhaseId,
+    named: impl Fn(&str) -> String,
+) -> Vec<Op> {
     let mut own: BTreeMap<TensorId, TensorId> = BTreeMap::new();
     for index in 0..program.tensors.len() {
         if program.tensors[index].phase != Some(phase) {
             continue;
         }
         let tensor = program.tensors[index].clone();
-        let rest = tensor.name.strip_prefix(&prefix).unwrap_or(&tensor.name);
-        let name = format!("{name}.{rest}");
-        let copy = program.add_tensor(Tensor { name, phase: Some(twin), ..tensor });
+        let name = named(&tensor.name);
+        let copy = program.add_tensor(Tensor { name, phase: Some(other), ..tensor });
         own.insert(TensorId::of(index), copy);
     }
     let copied = |ids: &[TensorId]| -> Vec<TensorId> {
@@ -87,7 +103,5 @@ pub fn add_twin(program: &mut Program, phase: PhaseId, name: &str) -> PhaseId {
         workspace: copied(&op.workspace),
         ..op.clone()
     };
-    let ops = program.phases[phase.index()].ops.iter().map(again).collect();
-    program.phases[twin.index()].ops = ops;
-    twin
+    program.phases[phase.index()].ops.iter().map(again).collect()
 }

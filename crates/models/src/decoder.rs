@@ -218,10 +218,7 @@ fn beside(program: &mut Program, (vision, decode, sample): (PhaseId, PhaseId, Ph
     let long = add_twin(program, vision, phases::VISION_BESIDE);
     let short = add_twin(program, decode, phases::DECODE_BESIDE);
     for (phase, twin) in [(vision, long), (decode, short)] {
-        program.flow.next[twin.index()] = program.flow.next[phase.index()].clone();
-        for next in program.flow.next.iter_mut().filter(|next| next.contains(&phase)) {
-            next.push(twin);
-        }
+        program.flow.add_like(phase, twin);
     }
     program.flow.overlap = vec![(long, short), (long, sample)];
 }

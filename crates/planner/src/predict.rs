@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 use dctms_ir::contract::{Split, accesses, shardable};
 use dctms_ir::ids::PhaseId;
+use dctms_ir::join::own_name;
 use dctms_ir::op::{AttentionShape, Op, OpKind};
 use dctms_ir::plan::{Bounds, Cost, Placement, Plan, Prediction, Schedule};
 use dctms_ir::region::Streams;
@@ -133,7 +134,7 @@ pub fn predictions(
             found.push(Prediction { phase: phase_id, tokens, depth, nanoseconds });
         };
         // Of several models each phase has its model's name before its own.
-        let name = phase.name.rsplit(':').next().unwrap_or("").trim_end_matches(".beside");
+        let name = own_name(&phase.name).trim_end_matches(".beside");
         let name = dctms_ir::twin::family(name);
         let last = match name {
             "prefill" => {
@@ -429,8 +430,7 @@ pub fn patches_max(program: &Program) -> Option<u64> {
 /// The dims of a step: logits are wanted for its last token, or for each of its sequences.
 fn step_dims(program: &Program, phase: PhaseId, step: Step) -> Vec<u64> {
     let decode = !program.phases[phase.index()].name.ends_with("prefill");
-    let own = |name: &str| name.rsplit(':').next().unwrap_or("").to_string();
-    let dims = program.dims.iter().map(|dim| match (own(&dim.name).as_str(), decode) {
+    let dims = program.dims.iter().map(|dim| match (own_name(&dim.name), decode) {
         ("tokens", false) | ("sequences" | "rows", true) => step.tokens.clamp(dim.min, dim.max),
         ("rows", false) => dim.min,
         _ => dim.max,

@@ -22,6 +22,7 @@ use dctms_models::{
     read_vision_config,
 };
 use dctms_planner::{Activations, Balance, PlanOptions};
+use serde_json::Value;
 
 /// How a pair of files is run.
 #[derive(Clone, Copy, Debug)]
@@ -298,4 +299,30 @@ fn plan(program: &Program, bounds: Bounds, setup: &VisionSetup) -> Plan {
         not_covered: Vec::new(),
     };
     dctms_planner::plan(program, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The integers of a fixture.
+pub fn integers(value: &Value) -> Vec<u32> {
+    let values = value.as_array().expect("integers").iter();
+    values.map(|value| value.as_u64().expect("an integer") as u32).collect()
+}
+
+/// Σ(x − reference)²/Σ reference², and the largest difference by the largest reference.
+pub fn errors(got: &[f32], want: &[f32]) -> (f64, f64) {
+    assert_eq!(got.len(), want.len(), "elements");
+    let (mut error, mut power, mut difference, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
+    for (got, want) in got.iter().zip(want) {
+        let (got, want) = (f64::from(*got), f64::from(*want));
+        error += (got - want).powi(2);
+        power += want * want;
+        difference = difference.max((got - want).abs());
+        largest = largest.max(want.abs());
+    }
+    (error / power, difference / largest)
+}
+
+/// The greatest logit.
+pub fn best(logits: &[f32]) -> u32 {
+    let better = |best: usize, next: usize| if logits[next] > logits[best] { next } else { best };
+    (0..logits.len()).reduce(better).expect("logits") as u32
 }
