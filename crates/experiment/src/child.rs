@@ -2,15 +2,20 @@
 //!
 //! Two ways of asking: lines of JSON on its standard streams, and HTTP with the chat interface
 //! that llama.cpp's server has. What is asked and how time is taken is the same for both.
+//!
+//! Systems are strangers: one that says nothing, reads nothing, answers twice or floods its output
+//! is cut off in the time that a call may take, and is killed with whatever it started.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
+use dctms_system::child::{bind_to_parent, kill_group, unblocking};
+use dctms_system::interrupt::stop_requested;
 use serde_json::{Value, json};
 
 /// How a system is started and asked.
@@ -34,6 +39,23 @@ pub enum Asked {
         /// The port.
         port: u16,
     },
+}
+
+impl Asked {
+    /// Makes sure that nobody else listens where the system will: a stranger's answers would be
+    /// taken for its own.
+    ///
+    /// # Errors
+    /// `Refused` with the port.
+    pub fn require_free(self) -> Result<(), Failure> {
+        match self {
+            Asked::Lines => Ok(()),
+            Asked::Http { port } => match TcpListener::bind(("127.0.0.1", port)) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Failure::Refused(format!("port {port}: {error}"))),
+            },
+        }
+    }
 }
 
 /// An answer.
@@ -65,6 +87,8 @@ pub enum Failure {
     },
     /// The system said so.
     Refused(String),
+    /// The experiment was asked to stop.
+    Stopped,
 }
 
 impl std::fmt::Display for Failure {
@@ -73,11 +97,12 @@ impl std::fmt::Display for Failure {
             Failure::TimedOut => f.write_str("no answer in time"),
             Failure::Ended { how, said } => write!(f, "{how}: {said}"),
             Failure::Refused(what) => f.write_str(what),
+            Failure::Stopped => f.write_str("stopped"),
         }
     }
 }
 
-/// A running system. It is killed when dropped.
+/// A running system. It is killed when dropped, with what it started.
 pub struct System {
     child: Child,
     link: Link,
@@ -85,22 +110,27 @@ pub struct System {
 }
 
 enum Link {
-    Lines { answers: Receiver<String> },
+    Lines { input: File, answers: Receiver<String> },
     Http { port: u16 },
 }
 
-/// How long a server may take until it listens, models being loaded.
-const START_LIMIT: Duration = Duration::from_secs(300);
+/// Longest line of an answer, bytes; lines that nobody has asked for are kept up to their number.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+const LINES_MAX: usize = 256;
+/// Longest body of an answer, bytes.
+const BODY_BYTES_MAX: usize = 64 << 20;
 
 impl System {
-    /// Starts a system, inside of a control group where one is given.
+    /// Starts a system, inside of a control group where one is given. A server may take `limit`
+    /// until it listens.
     ///
     /// # Errors
-    /// A program that cannot be started, a server that never listens.
+    /// A program that cannot be started, a server that does not listen in time.
     pub fn start(
         command: &SystemCommand,
         group: Option<&Path>,
         log: &Path,
+        limit: Duration,
     ) -> Result<System, Failure> {
         let failed = |what: String| Failure::Refused(what);
         let fault = |error: std::io::Error| failed(format!("{}: {error}", command.words[0]));
@@ -112,25 +142,14 @@ impl System {
             Asked::Lines => process.stdout(Stdio::piped()),
             Asked::Http { .. } => process.stdout(Stdio::null()),
         };
-        let mut child = process.spawn().map_err(fault)?;
+        let mut child = bind_to_parent(&mut process).spawn().map_err(fault)?;
         let link = match command.asked {
-            Asked::Lines => {
-                let (sender, answers) = channel();
-                let output = child.stdout.take().expect("its output is a pipe");
-                std::thread::spawn(move || {
-                    for line in BufReader::new(output).lines().map_while(Result::ok) {
-                        if sender.send(line).is_err() {
-                            return;
-                        }
-                    }
-                });
-                Link::Lines { answers }
-            }
+            Asked::Lines => lines_of(&mut child).inspect_err(|_| end(&mut child)).map_err(fault)?,
             Asked::Http { port } => Link::Http { port },
         };
         let mut system = System { child, link, log: log.to_path_buf() };
         if let Link::Http { port } = system.link {
-            system.await_server(port)?;
+            system.await_server(port, limit)?;
         }
         Ok(system)
     }
@@ -146,66 +165,75 @@ impl System {
     /// # Errors
     /// No answer within `limit`, or none at all.
     pub fn ask(&mut self, prompt: &str, tokens: u64, limit: Duration) -> Result<Reply, Failure> {
-        match &self.link {
-            Link::Lines { .. } => self.ask_line(prompt, tokens, limit),
-            Link::Http { port } => {
-                let body = json!({
-                    "messages": [{ "role": "user", "content": prompt }],
-                    "max_tokens": tokens,
-                    "temperature": 0,
-                    "cache_prompt": false,
-                });
-                match http(*port, "POST", "/v1/chat/completions", &body.to_string(), limit) {
-                    Ok((200, body)) => chat_reply(&body),
-                    Ok((status, body)) => Err(Failure::Refused(format!("{status}: {body}"))),
-                    Err(error) => Err(self.gone().unwrap_or(match error.kind() {
-                        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                            Failure::TimedOut
-                        }
-                        _ => Failure::Refused(error.to_string()),
-                    })),
-                }
-            }
+        let patience = Patience::new(limit);
+        let port = match &self.link {
+            Link::Lines { .. } => return self.ask_line(prompt, tokens, &patience),
+            Link::Http { port } => *port,
+        };
+        let body = json!({
+            "messages": [{ "role": "user", "content": prompt }],
+            "max_tokens": tokens,
+            "temperature": 0,
+            "cache_prompt": false,
+        });
+        match http(port, ("POST", "/v1/chat/completions", &body.to_string()), &patience) {
+            Ok((200, body)) => chat_reply(&body),
+            Ok((status, body)) => Err(Failure::Refused(format!("{status}: {body}"))),
+            Err(failure @ (Failure::TimedOut | Failure::Stopped)) => Err(failure),
+            Err(failure) => Err(self.gone().unwrap_or(failure)),
         }
     }
 
-    fn ask_line(&mut self, prompt: &str, tokens: u64, limit: Duration) -> Result<Reply, Failure> {
-        let request = json!({ "prompt": prompt, "max_tokens": tokens });
-        let written =
-            self.child.stdin.as_mut().is_some_and(|input| {
-                writeln!(input, "{request}").and_then(|()| input.flush()).is_ok()
-            });
-        if !written {
-            return Err(self.ended());
-        }
-        let start = Instant::now();
+    fn ask_line(
+        &mut self,
+        prompt: &str,
+        tokens: u64,
+        patience: &Patience,
+    ) -> Result<Reply, Failure> {
+        let Link::Lines { input, answers } = &mut self.link else { unreachable!("lines") };
         loop {
-            let Link::Lines { answers } = &self.link else { unreachable!("asked by lines") };
-            match answers.recv_timeout(limit.saturating_sub(start.elapsed())) {
+            match answers.try_recv() {
+                Ok(line) if line_reply(&line).is_some() => {
+                    let what = "it answered before it was asked";
+                    return Err(Failure::Refused(what.to_string()));
+                }
+                Ok(_) => {}
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Err(self.ended()),
+            }
+        }
+        let request = json!({ "prompt": prompt, "max_tokens": tokens });
+        match send(input, format!("{request}\n").as_bytes(), patience) {
+            Ok(()) => {}
+            Err(Failure::Refused(_)) => return Err(self.ended()),
+            Err(failure) => return Err(failure),
+        }
+        loop {
+            let Link::Lines { answers, .. } = &self.link else { unreachable!("lines") };
+            match answers.recv_timeout(patience.moment()?) {
                 // What is no answer (a note that it is ready, say) is passed over.
                 Ok(line) => match line_reply(&line) {
                     Some(answer) => return answer,
                     None => continue,
                 },
-                Err(RecvTimeoutError::Timeout) => return Err(Failure::TimedOut),
+                Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
             }
         }
     }
 
-    fn await_server(&mut self, port: u16) -> Result<(), Failure> {
-        let start = Instant::now();
-        while start.elapsed() < START_LIMIT {
+    fn await_server(&mut self, port: u16, limit: Duration) -> Result<(), Failure> {
+        let patience = Patience::new(limit);
+        loop {
+            let answer = http(port, ("GET", "/health", ""), &Patience::new(HEALTH_LIMIT));
             if let Some(gone) = self.gone() {
                 return Err(gone);
             }
-            let answer = http(port, "GET", "/health", "", Duration::from_secs(2));
             if matches!(answer, Ok((200, _))) {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(patience.moment()?);
         }
-        Err(Failure::TimedOut)
     }
 
     /// How it ended, if it has.
@@ -222,15 +250,83 @@ impl System {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Failure::Refused("its output has ended, and it lives on".to_string())
+        Failure::Refused("its output has ended or is no lines, and it lives on".to_string())
     }
 }
 
 impl Drop for System {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
+}
+
+/// Ends a program with what it started.
+pub fn end(child: &mut Child) {
+    kill_group(child.id());
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// How long to wait for something.
+struct Patience {
+    start: Instant,
+    limit: Duration,
+}
+
+/// How long a server may take to say that it is there.
+const HEALTH_LIMIT: Duration = Duration::from_secs(2);
+
+impl Patience {
+    fn new(limit: Duration) -> Patience {
+        Patience { start: Instant::now(), limit }
+    }
+
+    /// The time until it is right to look again.
+    fn moment(&self) -> Result<Duration, Failure> {
+        if stop_requested() {
+            return Err(Failure::Stopped);
+        }
+        match self.limit.saturating_sub(self.start.elapsed()) {
+            Duration::ZERO => Err(Failure::TimedOut),
+            left => Ok(left.min(Duration::from_millis(100))),
+        }
+    }
+}
+
+/// The streams of a program that is asked by lines.
+fn lines_of(child: &mut Child) -> std::io::Result<Link> {
+    let (sender, answers) = sync_channel(LINES_MAX);
+    let output = child.stdout.take().expect("its output is a pipe");
+    let input = unblocking(&child.stdin.take().expect("its input is a pipe"))?;
+    std::thread::spawn(move || read_lines(BufReader::new(output), &sender));
+    Ok(Link::Lines { input, answers })
+}
+
+/// Hands lines on until there are none, or one is too long to be one.
+fn read_lines(mut output: impl BufRead, sender: &SyncSender<String>) {
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut output).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        let whole = read.is_ok_and(|count| count > 0 && (count as u64) < LINE_BYTES_MAX);
+        if !whole || sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes a request to a pipe that may be full; `Refused` when nobody is at its other end.
+fn send(input: &mut File, mut bytes: &[u8], patience: &Patience) -> Result<(), Failure> {
+    while !bytes.is_empty() {
+        match input.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(patience.moment()?.min(Duration::from_millis(5)));
+            }
+            Err(error) => return Err(Failure::Refused(error.to_string())),
+        }
+    }
+    Ok(())
 }
 
 /// The words that start a program inside of a group: a shell enters it, then becomes the program.
@@ -243,7 +339,8 @@ pub fn entering(words: &[String], group: Option<&Path>) -> Vec<String> {
 }
 
 /// The last lines of a log.
-fn tail(log: &Path) -> String {
+#[must_use]
+pub fn tail(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -282,28 +379,44 @@ fn chat_reply(body: &str) -> Result<Reply, Failure> {
     })
 }
 
-/// One request; gives status and body.
+/// One request (method, path, body); gives status and body.
 fn http(
     port: u16,
-    method: &str,
-    path: &str,
-    body: &str,
-    limit: Duration,
-) -> std::io::Result<(u16, String)> {
-    let limit = limit.max(Duration::from_millis(1));
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_nodelay(true)?;
+    (method, path, body): (&str, &str, &str),
+    patience: &Patience,
+) -> Result<(u16, String), Failure> {
+    let refused = |error: std::io::Error| Failure::Refused(error.to_string());
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(refused)?;
+    stream.set_nodelay(true).map_err(refused)?;
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(request.as_bytes())?;
+    stream
+        .set_write_timeout(Some(patience.limit.max(Duration::from_millis(1))))
+        .map_err(refused)?;
+    stream.write_all(request.as_bytes()).map_err(refused)?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        stream.set_read_timeout(Some(patience.moment()?)).map_err(refused)?;
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(refused(error)),
+        }
+        if answer.len() > BODY_BYTES_MAX {
+            return Err(Failure::Refused("an answer without end".to_string()));
+        }
+    }
     let text = String::from_utf8_lossy(&answer);
-    let bad = || std::io::Error::other("no answer of HTTP");
+    let bad = || Failure::Refused("no answer of HTTP".to_string());
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(bad)?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(bad)?;
     let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");

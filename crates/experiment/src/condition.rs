@@ -1,7 +1,12 @@
 //! Conditions: what surrounds the systems while they answer.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use dctms_system::child::bind_to_parent;
+
+use crate::child::{end, tail};
 
 /// A condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,9 +138,11 @@ pub struct NeighbourSettings {
     pub file_bytes: u64,
 }
 
-/// A running neighbour. It is killed when dropped.
+/// A running neighbour. It is killed when dropped, and its file is removed.
 pub struct Neighbour {
     child: Child,
+    file: Option<PathBuf>,
+    log: PathBuf,
 }
 
 impl Neighbour {
@@ -146,30 +153,45 @@ impl Neighbour {
     pub fn start(
         condition: Condition,
         settings: &NeighbourSettings,
+        log: &Path,
     ) -> Result<Option<Neighbour>, String> {
         let Some(words) = condition.neighbour(settings) else { return Ok(None) };
-        if condition == Condition::Churn {
-            make_file(&settings.file, settings.file_bytes)
-                .map_err(|error| format!("{}: {error}", settings.file.display()))?;
+        let fault = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+        let file = (condition == Condition::Churn).then(|| settings.file.clone());
+        if let Some(file) = &file {
+            make_file(file, settings.file_bytes).map_err(|error| fault(file, error))?;
         }
+        let stderr = File::create(log).map_err(|error| fault(log, error))?;
         let mut command = Command::new(&words[0]);
         // It ends when its input does, so it does not outlive this process.
-        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("{}: {error}", words[0]))?;
-        Ok(Some(Neighbour { child }))
+        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr);
+        let child = bind_to_parent(&mut command).spawn();
+        let child = child.map_err(|error| format!("{}: {error}", words[0]))?;
+        Ok(Some(Neighbour { child, file, log: log.to_path_buf() }))
+    }
+
+    /// How it ended, if it has: then nothing is disturbed any more.
+    pub fn gone(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(format!("the neighbour ended: {status}: {}", tail(&self.log)))
     }
 }
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
     }
 }
 
 /// A file of zeros without blocks: reading it fills the page cache all the same.
 fn make_file(path: &Path, bytes: u64) -> std::io::Result<()> {
-    std::fs::File::create(path)?.set_len(bytes)
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    File::create(path)?.set_len(bytes)
 }
 
 #[cfg(test)]
@@ -187,5 +209,28 @@ mod tests {
         assert!(Condition::GroupMMax.group_bytes(facts).unwrap().unwrap() > 1000);
         assert_eq!(Condition::Churn.group_bytes(facts), Ok(None));
         assert!(Condition::GroupDynamic.group_bytes(GroupFacts::default()).is_err());
+    }
+
+    #[test]
+    fn a_neighbour_that_ends_is_noticed_and_leaves_no_file() {
+        let folder = std::env::temp_dir().join(format!("neighbour-{}", std::process::id()));
+        let settings = NeighbourSettings {
+            program: PathBuf::from("false"),
+            burst_bytes: 1,
+            file: folder.join("deep/churn.bin"),
+            file_bytes: 1 << 30,
+        };
+        std::fs::create_dir_all(&folder).unwrap();
+        let log = folder.join("log");
+        let mut started = Neighbour::start(Condition::Churn, &settings, &log).unwrap().unwrap();
+        assert_eq!(std::fs::metadata(&settings.file).unwrap().len(), 1 << 30);
+        while started.gone().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert!(started.gone().unwrap().contains("exit status: 1"));
+        drop(started);
+        assert!(!settings.file.exists());
+        assert!(Neighbour::start(Condition::None, &settings, &log).unwrap().is_none());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

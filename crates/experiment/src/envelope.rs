@@ -8,14 +8,21 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
+use dctms_system::child::{bind_to_parent, kill_group};
+use dctms_system::interrupt::stop_requested;
 use serde_json::Value;
+
+use crate::outcome::{Class, Fault};
 
 use crate::plot::charts::{Guide, points};
 use crate::plot::{png, svg};
 use crate::progress::Progress;
 use crate::report::{HEAD, escape, mebibytes};
+use crate::results::replace;
 use crate::statistics::percentile;
 
 /// Bounds and settings of one run.
@@ -112,12 +119,12 @@ pub fn run(
     models: &[PathBuf],
     out: &Path,
     progress: &mut Progress,
-) -> Result<Vec<Row>, String> {
+) -> Result<Vec<Row>, Fault> {
     let fault = |error: std::io::Error| format!("{}: {error}", out.display());
     std::fs::create_dir_all(out).map_err(fault)?;
     let path = out.join("envelope.csv");
     let mut rows = parse(&std::fs::read_to_string(&path).unwrap_or_default());
-    std::fs::write(&path, csv(&rows)).map_err(fault)?;
+    replace(&path, csv(&rows).as_bytes()).map_err(fault)?;
     let mut file = OpenOptions::new().append(true).open(&path).map_err(fault)?;
     let name = |model: &Path| model.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let is_open = |rows: &[Row], model: &str, settings: &str| {
@@ -132,7 +139,9 @@ pub fn run(
                 continue;
             }
             let start = std::time::Instant::now();
-            match measure(dctms, model, combination, out)? {
+            let measured = measure(dctms, model, combination, out);
+            let _ = std::fs::remove_file(out.join(PROMPT_FILE));
+            match measured? {
                 Some((predicted, measured)) => {
                     let row = Row { model: name, settings, predicted, measured };
                     writeln!(file, "{}", line(&row)).map_err(fault)?;
@@ -152,40 +161,76 @@ pub fn run(
 const PROMPT_TOKENS: u64 = 40;
 const OUTPUT_TOKENS: u64 = 4;
 
+/// The prompt, while a combination is measured.
+const PROMPT_FILE: &str = "prompt.ids";
+
 /// Predicted and measured bytes; `None` for bounds beyond the model's context.
 fn measure(
     dctms: &Path,
     model: &Path,
     combination: &Combination,
     out: &Path,
-) -> Result<Option<(u64, u64)>, String> {
-    let ids = out.join("prompt.ids");
+) -> Result<Option<(u64, u64)>, Fault> {
+    let ids = out.join(PROMPT_FILE);
     let tokens = PROMPT_TOKENS.min(combination.bounds.0);
     let text: Vec<String> = (0..tokens).map(|index| (index % 200 + 3).to_string()).collect();
-    std::fs::write(&ids, text.join(" ")).map_err(|error| error.to_string())?;
+    let fault = |what: String| Fault::from(what);
+    std::fs::write(&ids, text.join(" "))
+        .map_err(|error| fault(format!("{}: {error}", ids.display())))?;
     let mut command = Command::new(dctms);
     command.arg("plan").arg(model).args(combination.words()).arg("--json");
-    let planned = command.output().map_err(|error| format!("{}: {error}", dctms.display()))?;
-    if planned.status.code() == Some(4) {
+    let planned = output_of(&mut command)?;
+    if planned.status.code() == Some(Class::OverBound.exit_code().into()) {
         return Ok(None);
     }
-    let plan: Value = serde_json::from_slice(&planned.stdout)
-        .map_err(|_| format!("{command:?}: {}", planned.status))?;
+    let plan = answer(&command, &planned)?;
     let mut command = Command::new(dctms);
     command.arg("run").arg(model).args(combination.words()).args(["--ignore-eos", "--json"]);
     command.arg("--prompt-ids").arg(&ids);
     command.args(["-n", &OUTPUT_TOKENS.min(combination.bounds.1).to_string()]);
-    let done = command.output().map_err(|error| format!("{}: {error}", dctms.display()))?;
-    let _ = std::fs::remove_file(&ids);
-    let said = || String::from_utf8_lossy(&done.stderr).trim().to_string();
-    let value: Value = serde_json::from_slice(&done.stdout)
-        .map_err(|_| format!("{command:?}: {}: {}", done.status, said()))?;
-    let bytes = |name: &str| value[name].as_u64().ok_or_else(|| format!("no {name}: {value}"));
-    let predicted = plan["envelope"]["total"].as_u64().ok_or("a plan without a total")?;
+    let done = output_of(&mut command)?;
+    let value = answer(&command, &done)?;
+    let bytes =
+        |name: &str| value[name].as_u64().ok_or_else(|| fault(format!("no {name}: {value}")));
+    let predicted = plan["envelope"]["total"].as_u64();
+    let predicted = predicted.ok_or_else(|| fault("a plan without a total".to_string()))?;
     if predicted != bytes("m_max_bytes")? {
-        return Err(format!("planned {predicted}, the run states {}", bytes("m_max_bytes")?));
+        let states = bytes("m_max_bytes")?;
+        return Err(fault(format!("planned {predicted}, the run states {states}")));
     }
     Ok(Some((predicted, bytes("peak_bytes")?)))
+}
+
+/// What a program printed, as JSON; a program that failed says why.
+fn answer(command: &Command, output: &Output) -> Result<Value, Fault> {
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        let class = Class::of_code(output.status.code());
+        Fault::new(class, format!("{command:?}: {}: {said}", output.status))
+    })
+}
+
+/// Runs a program to its end, or until this one is asked to stop.
+fn output_of(command: &mut Command) -> Result<Output, Fault> {
+    let fault = |error: std::io::Error| Fault::from(error.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = bind_to_parent(command)
+        .spawn()
+        .map_err(|error| Fault::from(format!("{}: {error}", command.get_program().display())))?;
+    let pid = child.id();
+    let (sender, output) = channel();
+    let reader = std::thread::spawn(move || sender.send(child.wait_with_output()));
+    loop {
+        match output.recv_timeout(Duration::from_millis(100)) {
+            Ok(output) => return output.map_err(fault),
+            Err(RecvTimeoutError::Timeout) if !stop_requested() => {}
+            Err(_) => {
+                kill_group(pid);
+                let _ = reader.join();
+                return Err(Fault::new(Class::Interrupted, "stopped; the same command goes on"));
+            }
+        }
+    }
 }
 
 fn line(row: &Row) -> String {
@@ -282,7 +327,7 @@ pub fn report(rows: &[Row], out: &Path, machine: &[(String, String)]) -> Result<
         all.count, all.violations, all.median, all.least, all.greatest
     );
     for (name, figure) in [("envelope-sizes", &sizes), ("envelope-tightness", &tightness)] {
-        std::fs::write(out.join(format!("plots/{name}.png")), png(figure)).map_err(fault)?;
+        replace(&out.join(format!("plots/{name}.png")), &png(figure)).map_err(fault)?;
         page += &svg(figure);
     }
     page += "<table>\n<tr><th>model</th><th>N, M, lanes, chunk, KV type, sequences</th>\
@@ -302,7 +347,7 @@ pub fn report(rows: &[Row], out: &Path, machine: &[(String, String)]) -> Result<
         page += &format!("<tr><td>{}</td><td>{}</td></tr>\n", escape(name), escape(value));
     }
     page += "</table>\n</body></html>\n";
-    std::fs::write(out.join("envelope.html"), page).map_err(fault)
+    replace(&out.join("envelope.html"), page.as_bytes()).map_err(fault)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 use std::fs::{create_dir, read_dir, read_to_string, remove_dir, write};
 use std::path::{Path, PathBuf};
 
-/// A group that is removed when dropped (its processes must be gone).
+/// A group that is removed when dropped. What is in it is killed first: systems were, but one may
+/// have started processes that are in no group of processes of its own.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
@@ -59,9 +60,16 @@ impl Drop for Group {
             if remove_dir(&self.path).is_ok() {
                 return;
             }
+            empty(&self.path);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
+}
+
+/// Kills what is in a group.
+fn empty(group: &Path) {
+    let pids = read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    pids.lines().filter_map(|pid| pid.parse().ok()).for_each(dctms_system::child::kill_process);
 }
 
 /// Removes groups that an earlier experiment left behind when it was killed.
@@ -75,9 +83,12 @@ pub fn remove_left_behind() {
         return;
     };
     for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            // Only an empty group can be removed; another experiment's is in use.
-            let _ = remove_dir(entry.path());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        // Another experiment's is in use: its number is that of a process that is there.
+        let owner: Option<u32> = rest.split('-').next().and_then(|pid| pid.parse().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            drop(Group { path: entry.path() });
         }
     }
 }

@@ -6,7 +6,10 @@
 //! | `child` | a system as a process: started, asked, timed |
 //! | `condition`, `group` | what surrounds it: neighbours, memory control groups |
 //! | `watch`, `series` | a process from outside: peak, faults, resident set every 10 ms |
-//! | `protocol` | the order of calls; what is on disk, and going on |
+//! | `protocol` | the order of calls |
+//! | `results` | what is on disk, and going on |
+//! | `outcome`, `settings` | how it ends; what calls are comparable under |
+//! | `compiled` | the files that systems map |
 //! | `record` | a call as a line |
 //! | `statistics`, `tables` | means, spreads, bootstrap; rows and differences |
 //! | `plot`, `report` | SVG and PNG from one list of shapes; the page |
@@ -18,18 +21,22 @@
 #![forbid(unsafe_code)]
 
 pub mod child;
+pub mod compiled;
 pub mod condition;
 pub mod envelope;
 pub mod group;
 pub mod machine;
 pub mod options;
+pub mod outcome;
 pub mod plot;
 pub mod progress;
 pub mod prompts;
 pub mod protocol;
 pub mod record;
 pub mod report;
+pub mod results;
 pub mod series;
+pub mod settings;
 pub mod statistics;
 pub mod tables;
 pub mod watch;

@@ -8,7 +8,8 @@ use lexopt::prelude::*;
 use crate::child::{Asked, SystemCommand};
 use crate::condition::{Condition, NeighbourSettings};
 use crate::prompts::prompts;
-use crate::protocol::{DYNAMIC, PRODUCT, Plan};
+use crate::protocol::{DYNAMIC, PRODUCT, Plan, Sharing};
+use crate::results::Retry;
 
 /// What the words ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,13 +69,21 @@ Size
   --lanes L               threads of every system (2)
   --prompts FILE.json     other prompts
   --quick                 3 rounds, 16 tokens, conditions none, burner and group-1.05-m-max,
-                          two and a half minutes at most
-  --call-limit S          longest call (300), --cell-limit S all calls of a cell (3600)
-  --deadline S            stops after so long; the same command goes on
+                          two and a half minutes at most, shared out over the conditions
+  --call-limit S          longest call (300); a system's first may take as long, its start included
+  --cell-limit S          all calls of a cell (3600)
+  --deadline S            stops after so long; the same command goes on, as after a signal
 Other
+  --retry                 tries again what refused, ended, thrashed or was cut off (what was
+                          skipped is tried again in any case)
   --work DIR              compiled models and scratch files (DIR/work); not results
   --report-only           the report of what is there
   --dctms FILE --baseline FILE   the programs, where they are not beside this one
+
+Exit codes: 0 done, or stopped at the deadline with results; 1 the system refused, an envelope was
+passed, or some system has no call under any condition; 2, 3, 4 the same, where the product says
+that the file is defective, does not fit, is over a bound; 64 usage, or other settings than those of
+the results that are there; 130 stopped by a signal.
 ";
 
 /// Reads the words.
@@ -122,6 +131,8 @@ struct Words {
     call_limit: u64,
     cell_limit: u64,
     deadline: Option<u64>,
+    sharing: Sharing,
+    retry: Retry,
     report_only: bool,
     envelope: bool,
     help: bool,
@@ -129,6 +140,9 @@ struct Words {
 
 /// Own systems by name.
 const SYSTEMS: [&str; 3] = [DYNAMIC, "prototype", PRODUCT];
+/// llama.cpp's server as it comes, and without mapping.
+const LLAMA: &str = "llama.cpp";
+const LLAMA_NO_MMAP: &str = "llama.cpp-no-mmap";
 /// The first port that servers get.
 const FIRST_PORT: u16 = 18_431;
 
@@ -160,6 +174,8 @@ impl Words {
             call_limit: 300,
             cell_limit: 3600,
             deadline: None,
+            sharing: Sharing::InOrder,
+            retry: Retry::Skipped,
             report_only: false,
             envelope: false,
             help: false,
@@ -183,7 +199,9 @@ impl Words {
             "help" => self.help = true,
             "envelope" => self.envelope = true,
             "report-only" => self.report_only = true,
+            "retry" => self.retry = Retry::Everything,
             "quick" => {
+                self.sharing = Sharing::Equal;
                 (self.rounds, self.max_output) = (3, 16);
                 (self.bursts, self.deadline) = (256 << 20, Some(150));
                 self.conditions = vec![Condition::None, Condition::Burner, Condition::GroupRoom];
@@ -213,12 +231,15 @@ impl Words {
                 // In our order: what one condition needs of another is measured before it.
                 let all = Condition::ALL.into_iter();
                 self.conditions = all.filter(|condition| wanted.contains(condition)).collect();
+                if self.conditions.is_empty() {
+                    return Err("--conditions: no condition".to_string());
+                }
             }
             "adapter" => self.adapters.push(adapter(&text(parser)?)?),
             "burst-bytes" => self.bursts = number(name, parser)?,
             "churn-bytes" => self.churn = number(name, parser)?,
-            "rounds" => self.rounds = number(name, parser)?,
-            "pressure-rounds" => self.pressure_rounds = Some(number(name, parser)?),
+            "rounds" => self.rounds = rounds(name, parser)?,
+            "pressure-rounds" => self.pressure_rounds = Some(rounds(name, parser)?),
             "max-output" => self.max_output = number(name, parser)?,
             "max-input" => self.max_input = number(name, parser)?,
             "lanes" => self.lanes = number(name, parser)?,
@@ -262,6 +283,7 @@ impl Words {
         }
         systems.extend(self.llama_systems(model));
         systems.extend(self.adapters.clone());
+        require_told_apart(&systems)?;
         let plan = Plan {
             out: out.to_path_buf(),
             systems,
@@ -273,6 +295,8 @@ impl Words {
             call_limit: Duration::from_secs(self.call_limit),
             cell_limit: Duration::from_secs(self.cell_limit),
             deadline: self.deadline.map(Duration::from_secs),
+            sharing: self.sharing,
+            retry: self.retry,
             neighbours: NeighbourSettings {
                 program: self.baseline.clone(),
                 burst_bytes: self.bursts,
@@ -314,8 +338,8 @@ impl Words {
             SystemCommand { name: name.to_string(), words, asked: Asked::Http { port } }
         };
         vec![
-            system("llama.cpp", FIRST_PORT, &[]),
-            system("llama.cpp-no-mmap", FIRST_PORT + 1, not_mapped(server)),
+            system(LLAMA, FIRST_PORT, &[]),
+            system(LLAMA_NO_MMAP, FIRST_PORT + 1, not_mapped(server)),
         ]
     }
 
@@ -364,15 +388,35 @@ fn not_mapped(server: &Path) -> &'static [&'static str] {
     }
 }
 
-/// `NAME=COMMAND`.
+/// `NAME=COMMAND`. A name stands in file names and tables.
 fn adapter(text: &str) -> Result<SystemCommand, String> {
-    let bad = || format!("--adapter {text}: NAME=COMMAND");
-    let (name, command) = text.split_once('=').ok_or_else(bad)?;
+    let bad = |why: &str| format!("--adapter {text}: {why}");
+    let (name, command) = text.split_once('=').ok_or_else(|| bad("NAME=COMMAND"))?;
     let words: Vec<String> = command.split_whitespace().map(str::to_string).collect();
-    if name.is_empty() || name.contains(',') || words.is_empty() {
-        return Err(bad());
+    if words.is_empty() {
+        return Err(bad("NAME=COMMAND"));
+    }
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "._-".contains(it);
+    if !name.starts_with(|it: char| it.is_ascii_alphanumeric()) || !name.chars().all(is_plain) {
+        return Err(bad("a name is of letters, digits, \".\", \"_\" and \"-\""));
+    }
+    if SYSTEMS.contains(&name) || [LLAMA, LLAMA_NO_MMAP].contains(&name) {
+        return Err(bad("that is the name of a system that comes with the experiment"));
     }
     Ok(SystemCommand { name: name.to_string(), words, asked: Asked::Lines })
+}
+
+/// Refuses two systems of one name, and none at all.
+fn require_told_apart(systems: &[SystemCommand]) -> Result<(), String> {
+    if systems.is_empty() {
+        return Err("no system is asked for".to_string());
+    }
+    for (index, system) in systems.iter().enumerate() {
+        if systems[..index].iter().any(|other| other.name == system.name) {
+            return Err(format!("two systems are called {}", system.name));
+        }
+    }
+    Ok(())
 }
 
 fn list(text: &str) -> Vec<String> {
@@ -390,8 +434,23 @@ fn path(parser: &mut lexopt::Parser) -> Result<PathBuf, String> {
 
 fn number(name: &str, parser: &mut lexopt::Parser) -> Result<u64, String> {
     let text = text(parser)?;
-    let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("--{name} {text}: a number above zero"))
+    let most = NUMBER_MAX;
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("--{name} {text}: a number from 1 to {most}"))
+}
+
+/// Greatest number of an option: bytes of a file that a file system may hold. Times are seconds, and
+/// this many are no overflow.
+const NUMBER_MAX: u64 = 1 << 42;
+/// Most calls of each prompt under a condition.
+const ROUNDS_MAX: u64 = 10_000;
+
+fn rounds(name: &str, parser: &mut lexopt::Parser) -> Result<u64, String> {
+    let rounds = number(name, parser)?;
+    match rounds <= ROUNDS_MAX {
+        true => Ok(rounds),
+        false => Err(format!("--{name} {rounds}: at most {ROUNDS_MAX}")),
+    }
 }
 
 #[cfg(test)]
@@ -436,6 +495,19 @@ mod tests {
             ("--model m", "--out"),
             ("--out o", "--model"),
             ("--model m --out o --what", "--what"),
+            ("--model m --out o --rounds 10001", "10000"),
+            ("--model m --out o --deadline 18446744073709551615", "--deadline"),
+            ("--model m --out o --conditions ,", "no condition"),
+            ("--model m --out o --systems ,", "no system"),
+            ("--model m --out o --systems dctms,dctms", "two systems"),
+            ("--model m --out o --adapter a=x --adapter a=y", "two systems"),
+            ("--model m --out o --adapter dynamic=x", "comes with"),
+            ("--model m --out o --systems dctms --adapter prototype=x", "comes with"),
+            ("--model m --out o --adapter llama.cpp=x", "comes with"),
+            ("--model m --out o --adapter ../x=y", "letters"),
+            ("--model m --out o --adapter =y", "letters"),
+            ("--model m --out o --adapter a,b=y", "letters"),
+            ("--model m --out o --adapter a=", "NAME=COMMAND"),
         ] {
             let error = parsed(words).unwrap_err();
             assert!(error.contains(part), "{words}: {error}");

@@ -49,7 +49,13 @@ fn parse(text: &str) -> Result<Vec<Prompt>, String> {
         }
         Ok(Prompt { id, category: field(value, "category")?, text: field(value, "prompt")? })
     };
-    list.iter().map(prompt).collect()
+    let prompts: Vec<Prompt> = list.iter().map(prompt).collect::<Result<_, _>>()?;
+    for (index, prompt) in prompts.iter().enumerate() {
+        if prompts[..index].iter().any(|other| other.id == prompt.id) {
+            return Err(format!("two prompts are called {}", prompt.id));
+        }
+    }
+    Ok(prompts)
 }
 
 #[cfg(test)]
@@ -63,6 +69,8 @@ mod tests {
         assert_eq!(ids, ["P1", "P2", "P3", "P4", "P5"]);
         let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.text.len()).collect();
         assert!(lengths[4] > 2 * lengths[2] && lengths[2] > 2 * lengths[1], "{lengths:?}");
+        let twice = r#"{"id": "a", "category": "c", "prompt": "p"}"#;
+        assert!(parse(&format!("[{twice}, {twice}]")).unwrap_err().contains("two prompts"));
         assert!(parse("[]").is_err() && parse(r#"[{"id": "a,b"}]"#).is_err());
     }
 }

@@ -5,19 +5,19 @@
 //! call is on disk when it is done: an experiment that is stopped goes on where it was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions, create_dir_all, read_to_string};
-use std::io::Write;
+use std::fs::{File, create_dir_all};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use dctms_system::interrupt::stop_requested;
 
 use crate::child::{Failure, System, SystemCommand};
 use crate::condition::{Condition, GroupFacts, Neighbour, NeighbourSettings};
 use crate::group::Group;
 use crate::progress::Progress;
 use crate::prompts::Prompt;
-use crate::record::{Call, HEADER, parse_calls, text_hash};
+use crate::record::{Call, text_hash};
+use crate::results::{Cell, Results, Retry, SKIPPED, Store, read_results};
 use crate::watch::{Sampler, faults, memory, processor_pressure_us, reset_peak};
 
 /// Everything that decides an experiment.
@@ -43,40 +43,27 @@ pub struct Plan {
     pub cell_limit: Duration,
     /// After so long the program stops; what is left is done the next time.
     pub deadline: Option<Duration>,
+    /// How conditions share that time.
+    pub sharing: Sharing,
+    /// Which cells that are over are tried again.
+    pub retry: Retry,
     /// Neighbours.
     pub neighbours: NeighbourSettings,
 }
 
-/// What became of a system under a condition, where it is not simply done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
-    /// Name of the condition.
-    pub condition: String,
-    /// Name of the system.
-    pub system: String,
-    /// One word: `skipped`, `refused`, `ended`, `thrashed`, `cut-off`.
-    pub status: String,
-    /// Why.
-    pub detail: String,
+/// How conditions share the time until the deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One after the other, as long as each takes.
+    InOrder,
+    /// Each gets an equal part of what is left when it begins, so that each is seen.
+    Equal,
 }
 
 /// The name of the system whose memory groups are made after.
 pub const DYNAMIC: &str = "dynamic";
 /// The name of the product.
 pub const PRODUCT: &str = "dctms";
-
-/// What is known when it is over.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Results {
-    /// Every call.
-    pub calls: Vec<Call>,
-    /// Cells that are not simply done.
-    pub cells: Vec<Cell>,
-    /// The product's bound, bytes.
-    pub m_max_bytes: Option<u64>,
-    /// Whether everything that was planned is there.
-    pub complete: bool,
-}
 
 impl Plan {
     fn rounds_of(&self, condition: Condition) -> usize {
@@ -91,34 +78,6 @@ impl Plan {
     }
 }
 
-/// What an earlier run left.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn read_results(out: &Path) -> std::io::Result<Results> {
-    let text = |name: &str| match read_to_string(out.join(name)) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-        other => other,
-    };
-    let calls = parse_calls(&text("calls.csv")?);
-    let cells = text("cells.jsonl")?.lines().filter_map(parse_cell).collect();
-    let facts: Value = serde_json::from_str(&text("facts.json")?).unwrap_or(Value::Null);
-    let m_max_bytes = facts["m_max_bytes"].as_u64();
-    let complete = facts["complete"].as_bool().unwrap_or(false);
-    Ok(Results { calls, cells, m_max_bytes, complete })
-}
-
-fn parse_cell(line: &str) -> Option<Cell> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    let text = |name: &str| value[name].as_str().map(str::to_string);
-    Some(Cell {
-        condition: text("condition")?,
-        system: text("system")?,
-        status: text("status")?,
-        detail: text("detail")?,
-    })
-}
-
 /// Runs what is not done yet.
 ///
 /// # Errors
@@ -130,14 +89,14 @@ pub fn run(plan: &Plan, progress: &mut Progress) -> Result<Results, String> {
     crate::group::remove_left_behind();
     let mut runner = Runner::new(plan, results).map_err(fault)?;
     progress.begin(runner.left(), runner.expected_s());
-    for condition in &plan.conditions {
-        if runner.is_late() {
-            break;
-        }
-        runner.condition(*condition, progress).map_err(fault)?;
+    for (index, condition) in plan.conditions.iter().enumerate() {
+        runner.share(plan.conditions.len() - index);
+        let done = runner.condition(*condition, progress);
+        runner.neighbour = None;
+        done.map_err(fault)?;
     }
     runner.results.complete = runner.left() == 0;
-    runner.keep_facts();
+    runner.store.keep_facts(&runner.results);
     progress.end();
     Ok(runner.results)
 }
@@ -146,10 +105,11 @@ struct Runner<'a> {
     plan: &'a Plan,
     results: Results,
     done: BTreeSet<(String, String, String, usize)>,
-    calls: File,
-    cells: File,
-    series: File,
+    store: Store,
     start: Instant,
+    /// Since the start, when the condition that runs is over; `None` when it is done.
+    until: Option<Duration>,
+    neighbour: Option<Neighbour>,
     /// Seconds of earlier sessions.
     before_s: f64,
 }
@@ -164,16 +124,8 @@ struct Running {
 }
 
 impl<'a> Runner<'a> {
-    fn new(plan: &'a Plan, results: Results) -> std::io::Result<Runner<'a>> {
-        let append =
-            |name: &str| OpenOptions::new().create(true).append(true).open(plan.path(name));
-        // What was cut off by an end in the middle of a line goes.
-        let mut text = format!("{HEADER}\n");
-        for call in &results.calls {
-            text.push_str(&call.line());
-            text.push('\n');
-        }
-        std::fs::write(plan.path("calls.csv"), text)?;
+    fn new(plan: &'a Plan, mut results: Results) -> std::io::Result<Runner<'a>> {
+        let store = Store::open(&plan.out, &mut results, plan.retry)?;
         let key = |call: &Call| {
             let (condition, system, prompt, round) = call.key();
             (condition.to_string(), system.to_string(), prompt.to_string(), round)
@@ -181,18 +133,36 @@ impl<'a> Runner<'a> {
         let before_s = results.calls.iter().map(|call| call.started_s).fold(0.0, f64::max);
         Ok(Runner {
             done: results.calls.iter().map(key).collect(),
-            calls: append("calls.csv")?,
-            cells: append("cells.jsonl")?,
-            series: append("rss.csv")?,
+            store,
             plan,
             results,
             start: Instant::now(),
+            until: None,
+            neighbour: None,
             before_s,
         })
     }
 
+    /// Gives the next condition its time; it is one of `conditions` that are still to come.
+    fn share(&mut self, conditions: usize) {
+        let spent = self.start.elapsed();
+        self.until = self.plan.deadline.map(|deadline| match self.plan.sharing {
+            Sharing::InOrder => deadline,
+            Sharing::Equal => {
+                let left = deadline.saturating_sub(spent);
+                spent + left / u32::try_from(conditions).unwrap_or(u32::MAX).max(1)
+            }
+        });
+    }
+
     fn is_late(&self) -> bool {
-        self.plan.deadline.is_some_and(|deadline| self.start.elapsed() > deadline)
+        stop_requested() || self.until.is_some_and(|until| self.start.elapsed() >= until)
+    }
+
+    /// How long a call may take now.
+    fn call_limit(&self) -> Duration {
+        let left = self.until.map(|until| until.saturating_sub(self.start.elapsed()));
+        left.map_or(self.plan.call_limit, |left| left.min(self.plan.call_limit))
     }
 
     fn is_over(&self, condition: Condition, system: &str) -> bool {
@@ -238,6 +208,9 @@ impl<'a> Runner<'a> {
         if plan.systems.iter().all(|system| self.left_of(condition, &system.name) == 0) {
             return Ok(());
         }
+        if self.is_late() {
+            return Ok(());
+        }
         if matches!(condition, Condition::GroupMMax | Condition::GroupRoom) {
             self.probe();
         }
@@ -245,21 +218,21 @@ impl<'a> Runner<'a> {
             Ok(bytes) => bytes,
             Err(why) => return self.skip(condition, &why, progress),
         };
-        let neighbour = match Neighbour::start(condition, &plan.neighbours) {
-            Ok(neighbour) => neighbour,
+        let log = plan.path(&format!("logs/{}.log", condition.name()));
+        match Neighbour::start(condition, &plan.neighbours, &log) {
+            Ok(neighbour) => self.neighbour = neighbour,
             Err(why) => return self.skip(condition, &why, progress),
-        };
+        }
         let mut running = Vec::new();
         for command in &plan.systems {
             if self.left_of(condition, &command.name) > 0
+                && !self.is_late()
                 && let Some(system) = self.start(condition, command, group_bytes, progress)?
             {
                 running.push(system);
             }
         }
-        self.rounds(condition, running, progress)?;
-        drop(neighbour);
-        Ok(())
+        self.rounds(condition, running, progress)
     }
 
     /// Learns the product's bound, where it was not run yet.
@@ -267,9 +240,10 @@ impl<'a> Runner<'a> {
         let product = self.plan.systems.iter().find(|command| command.name == PRODUCT);
         let (Some(product), None) = (product, self.results.m_max_bytes) else { return };
         let log = self.plan.path("logs/probe.log");
-        let Ok(mut system) = System::start(product, None, &log) else { return };
+        let limit = self.call_limit();
+        let Ok(mut system) = System::start(product, None, &log, limit) else { return };
         let prompt = &self.plan.prompts[0].text;
-        if let Ok(reply) = system.ask(prompt, 1, self.plan.call_limit) {
+        if let Ok(reply) = system.ask(prompt, 1, self.call_limit()) {
             self.learn(reply.m_max_bytes);
         }
     }
@@ -277,15 +251,8 @@ impl<'a> Runner<'a> {
     fn learn(&mut self, m_max_bytes: Option<u64>) {
         if self.results.m_max_bytes.is_none() && m_max_bytes.is_some() {
             self.results.m_max_bytes = m_max_bytes;
-            self.keep_facts();
+            self.store.keep_facts(&self.results);
         }
-    }
-
-    /// Writes what is known beside calls; it is learnt again if it cannot be kept.
-    fn keep_facts(&self) {
-        let Results { m_max_bytes, complete, .. } = &self.results;
-        let facts = json!({ "m_max_bytes": m_max_bytes, "complete": complete });
-        let _ = std::fs::write(self.plan.path("facts.json"), facts.to_string());
     }
 
     fn facts(&self) -> GroupFacts {
@@ -295,7 +262,15 @@ impl<'a> Runner<'a> {
         GroupFacts { m_max_bytes: self.results.m_max_bytes, dynamic_peak_bytes: peaks.max() }
     }
 
-    /// Starts a system and lets it answer once, which is not counted: weights are paged in.
+    /// What the calls of a cell took that are there.
+    fn spent(&self, condition: Condition, system: &str) -> Duration {
+        let is_its = |call: &&Call| call.condition == condition.name() && call.system == system;
+        let calls = self.results.calls.iter().filter(is_its);
+        Duration::from_secs_f64(calls.map(|call| call.latency_ms / 1e3).sum::<f64>().max(0.0))
+    }
+
+    /// Starts a system and lets it answer once, which is not counted: weights are paged in. Both
+    /// together may take as long as a call.
     fn start(
         &mut self,
         condition: Condition,
@@ -306,7 +281,7 @@ impl<'a> Runner<'a> {
         let group = match group_bytes.map(|bytes| Group::new(&command.name, bytes)).transpose() {
             Ok(group) => group,
             Err(why) => {
-                self.end(condition, &command.name, ("skipped", &why), progress)?;
+                self.end(condition, &command.name, (SKIPPED, &why), progress)?;
                 return Ok(None);
             }
         };
@@ -316,9 +291,11 @@ impl<'a> Runner<'a> {
         }
         let log = self.plan.path(&format!("logs/{}-{}.log", condition.name(), command.name));
         let folder = group.as_ref().map(Group::path);
-        let started = System::start(command, folder, &log).and_then(|mut system| {
+        let (begun, limit) = (Instant::now(), self.call_limit());
+        let start = || System::start(command, folder, &log, limit);
+        let started = command.asked.require_free().and_then(|()| start()).and_then(|mut system| {
             let prompt = &self.plan.prompts[0].text;
-            let limit = self.plan.call_limit.max(Duration::from_secs(300));
+            let limit = limit.saturating_sub(begun.elapsed());
             let reply = system.ask(prompt, self.plan.max_output, limit)?;
             Ok((system, reply))
         });
@@ -326,8 +303,11 @@ impl<'a> Runner<'a> {
             Ok((system, reply)) => {
                 self.learn(reply.m_max_bytes);
                 let name = command.name.clone();
-                Ok(Some(Running { name, system, spent: Duration::ZERO, _group: group }))
+                let spent = self.spent(condition, &name);
+                Ok(Some(Running { name, system, spent, _group: group }))
             }
+            // Out of time is the experiment's doing; the system is asked the next time.
+            Err(Failure::TimedOut | Failure::Stopped) if self.is_late() => Ok(None),
             Err(failure) => {
                 let status = status_of(&failure);
                 self.end(condition, &command.name, (status, &failure.to_string()), progress)?;
@@ -357,6 +337,9 @@ impl<'a> Runner<'a> {
                     }
                     let keep_series = round == 0;
                     let made = self.call(condition, one, (prompt, round), keep_series)?;
+                    if let Some(why) = self.neighbour.as_mut().and_then(Neighbour::gone) {
+                        return self.skip(condition, &why, progress);
+                    }
                     let over = match &made {
                         Ok(latency) => {
                             one.spent += *latency;
@@ -366,6 +349,9 @@ impl<'a> Runner<'a> {
                                 let s = plan.cell_limit.as_secs();
                                 ("cut-off", format!("its calls took more than {s} s"))
                             })
+                        }
+                        Err(Failure::TimedOut | Failure::Stopped) if self.is_late() => {
+                            return Ok(());
                         }
                         Err(failure) => Some((status_of(failure), failure.to_string())),
                     };
@@ -396,8 +382,9 @@ impl<'a> Runner<'a> {
             (faults(pid).unwrap_or_default(), processor_pressure_us());
         let started_s = self.before_s + self.start.elapsed().as_secs_f64();
         let sampler = Sampler::start(pid);
+        let limit = self.call_limit();
         let begun = Instant::now();
-        let reply = one.system.ask(&prompt.text, self.plan.max_output, self.plan.call_limit);
+        let reply = one.system.ask(&prompt.text, self.plan.max_output, limit);
         let latency = begun.elapsed();
         let samples = sampler.stop();
         let reply = match reply {
@@ -425,13 +412,13 @@ impl<'a> Runner<'a> {
             text_hash: text_hash(&reply.text),
             started_s,
         };
-        writeln!(self.calls, "{}", call.line())?;
-        self.calls.flush()?;
+        // Without its neighbour it was no call under this condition.
+        if self.neighbour.as_mut().is_some_and(|neighbour| neighbour.gone().is_some()) {
+            return Ok(Ok(latency));
+        }
+        self.store.add_call(&call)?;
         if keep_series {
-            for (ms, bytes) in crate::series::thinned(&samples) {
-                let (condition, system, prompt) = (&call.condition, &call.system, &call.prompt);
-                writeln!(self.series, "{condition},{system},{prompt},{ms:.0},{bytes}")?;
-            }
+            self.store.add_series(&call, &crate::series::thinned(&samples))?;
         }
         let (system, prompt) = (one.name.clone(), prompt.id.clone());
         self.done.insert((call.condition.clone(), system, prompt, round));
@@ -447,7 +434,7 @@ impl<'a> Runner<'a> {
     ) -> std::io::Result<()> {
         for system in &self.plan.systems {
             if self.left_of(condition, &system.name) > 0 {
-                self.end(condition, &system.name, ("skipped", why), progress)?;
+                self.end(condition, &system.name, (SKIPPED, why), progress)?;
             }
         }
         Ok(())
@@ -463,17 +450,11 @@ impl<'a> Runner<'a> {
     ) -> std::io::Result<()> {
         progress.drop_calls(self.left_of(condition, system));
         progress.note(&format!("{} {system}: {status}: {detail}", condition.name()));
-        let condition = condition.name();
-        let line = json!({
-            "condition": condition, "system": system, "status": status, "detail": detail,
-        });
-        writeln!(self.cells, "{line}")?;
-        self.results.cells.push(Cell {
-            condition: condition.to_string(),
-            system: system.to_string(),
-            status: status.to_string(),
-            detail: detail.to_string(),
-        });
+        let (condition, system) = (condition.name().to_string(), system.to_string());
+        let (status, detail) = (status.to_string(), detail.to_string());
+        let cell = Cell { condition, system, status, detail };
+        self.store.add_cell(&cell)?;
+        self.results.cells.push(cell);
         Ok(())
     }
 }
@@ -482,9 +463,10 @@ impl<'a> Runner<'a> {
 fn status_of(failure: &Failure) -> &'static str {
     match failure {
         Failure::TimedOut => "thrashed",
-        Failure::Ended { how, .. } if how.contains("exit status: 3") => "refused",
+        Failure::Ended { how, .. } if how == "exit status: 3" => "refused",
         Failure::Ended { .. } => "ended",
         Failure::Refused(_) => "refused",
+        Failure::Stopped => SKIPPED,
     }
 }
 

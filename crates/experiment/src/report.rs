@@ -6,13 +6,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::condition::Condition;
-use crate::plot::charts::{Guide, Named, distributions, lines, points};
+use crate::plot::charts::{Guide, Named, distributions, levels, lines, points};
 use crate::plot::{Figure, png, svg};
-use crate::protocol::{DYNAMIC, PRODUCT, Results, hashes};
+use crate::protocol::{DYNAMIC, PRODUCT, hashes};
 use crate::record::Call;
+use crate::results::{Results, replace};
 use crate::series::{self, Series};
-use crate::statistics::Interval;
-use crate::tables::{Contrast, Row, contrasts, csv, json as tables_json, rows};
+use crate::statistics::{Interval, Summary};
+use crate::tables::{Contrast, Row, calls_json, contrasts, csv, json as tables_json, rows};
 
 /// Seed of the bootstrap.
 pub const SEED: u64 = 20_261_130;
@@ -30,7 +31,7 @@ pub struct About {
     pub settings: Vec<(String, String)>,
 }
 
-/// Writes `report.html`, `plots/*.png`, `summary.csv` and `summary.json`.
+/// Writes `report.html`, `plots/*.png`, `summary.csv`, `summary.json` and `calls.json`.
 ///
 /// # Errors
 /// Files that cannot be written.
@@ -41,14 +42,16 @@ pub fn write(out: &Path, about: &About, results: &Results) -> Result<(), String>
     let figures = figures(results, &rows, &series::read(&out.join("rss.csv")));
     std::fs::create_dir_all(out.join("plots")).map_err(fault)?;
     for (name, figure) in &figures {
-        std::fs::write(out.join(format!("plots/{name}.png")), png(figure)).map_err(fault)?;
+        replace(&out.join(format!("plots/{name}.png")), &png(figure)).map_err(fault)?;
     }
-    std::fs::write(out.join("summary.csv"), csv(&rows)).map_err(fault)?;
+    replace(&out.join("summary.csv"), csv(&rows).as_bytes()).map_err(fault)?;
     let mut summary = tables_json(&rows, &contrasts);
     summary["model"] = about.model.clone().into();
     summary["command"] = about.command.clone().into();
     summary["m_max_bytes"] = json!(results.m_max_bytes);
     summary["complete"] = results.complete.into();
+    let missing = results.not_measured();
+    summary["not_measured"] = missing.iter().map(|cell| cell.system.clone()).collect();
     summary["equal_answers"] = json!(equal_answers(&results.calls));
     let object = |pairs: &[(String, String)]| -> Value {
         let pairs = pairs.iter().map(|(name, value)| (name.clone(), value.clone().into()));
@@ -57,9 +60,11 @@ pub fn write(out: &Path, about: &About, results: &Results) -> Result<(), String>
     summary["machine"] = object(&about.machine);
     summary["settings"] = object(&about.settings);
     let text = serde_json::to_string_pretty(&summary).unwrap_or_default();
-    std::fs::write(out.join("summary.json"), text + "\n").map_err(fault)?;
+    replace(&out.join("summary.json"), (text + "\n").as_bytes()).map_err(fault)?;
+    let calls = calls_json(&results.calls).to_string() + "\n";
+    replace(&out.join("calls.json"), calls.as_bytes()).map_err(fault)?;
     let page = page(about, results, &rows, &contrasts, &figures);
-    std::fs::write(out.join("report.html"), page).map_err(fault)
+    replace(&out.join("report.html"), page.as_bytes()).map_err(fault)
 }
 
 /// Whether the systems that share kernels gave the same texts, always; `None` where fewer than two
@@ -104,6 +109,11 @@ fn figures(results: &Results, rows: &[Row], series: &[Series]) -> Vec<(String, F
         let title = "Spread of latency against pressure on processors, one point a condition";
         let names = ("time in which something runnable waited, %", "CV within prompts");
         figures.push(("cv-pressure".to_string(), points(title, names, &spreads, Guide::None)));
+        let title = "Spread of latency under each condition";
+        figures.push((
+            "cv-conditions".to_string(),
+            levels(title, "CV within prompts", &by_condition(rows)),
+        ));
     }
     figures
 }
@@ -165,6 +175,16 @@ fn spreads(rows: &[Row]) -> Vec<Named<(f64, f64)>> {
     series
 }
 
+/// For each condition the spread of each system.
+fn by_condition(rows: &[Row]) -> Vec<(String, Vec<(String, f64)>)> {
+    let of = |condition: &str| {
+        let own = rows.iter().filter(|row| row.condition == condition && row.latency.count > 1);
+        let spreads = own.map(|row| (row.system.clone(), row.cv_within)).collect();
+        (condition.to_string(), spreads)
+    };
+    conditions(rows).into_iter().map(of).collect()
+}
+
 /// Bytes in units of 1024².
 #[must_use]
 pub fn mebibytes(bytes: u64) -> f64 {
@@ -187,16 +207,24 @@ fn page(
     verdicts(&mut out, results, rows);
     main_table(&mut out, rows);
     contrast_table(&mut out, contrasts);
+    out.push_str("<h2>Plots</h2>\n");
     for (_, figure) in figures {
         out.push_str(&svg(figure));
     }
     prompt_table(&mut out, rows);
+    prompt_contrast_table(&mut out, contrasts);
     out.push_str("<h2>How it was run</h2>\n<table>\n");
     for (name, value) in about.settings.iter().chain(&about.machine) {
-        let _ = writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(value));
+        let (name, value) = (escape(name), escape(value));
+        let _ = writeln!(out, "<tr><td>{name}</td><td class=\"words\">{value}</td></tr>");
     }
-    let _ =
-        writeln!(out, "</table>\n<p><code>{}</code></p>\n</body></html>", escape(&about.command));
+    let _ = write!(
+        out,
+        "</table>\n<p><code>{}</code></p>\n<p>Every call stands in <code>calls.csv</code> and \
+         <code>calls.json</code>, the figures above in <code>summary.csv</code> and \
+         <code>summary.json</code>.</p>\n</body></html>\n",
+        escape(&about.command)
+    );
     out
 }
 
@@ -226,70 +254,120 @@ fn verdicts(out: &mut String, results: &Results, rows: &[Row]) {
     if !results.complete {
         out.push_str("<li>not complete: the same command goes on</li>\n");
     }
+    for cell in results.not_measured() {
+        let system = escape(&cell.system);
+        let _ = writeln!(out, "<li class=\"bad\">{system} was not measured at all</li>");
+    }
     out.push_str("</ul>\n");
 }
 
-fn main_table(out: &mut String, rows: &[Row]) {
-    out.push_str(
-        "<h2>Systems</h2>\n<table>\n<tr><th>condition</th><th>system</th><th>calls</th>\
-         <th>mean ms</th><th>σ</th><th>CV</th><th>CV within prompts</th><th>p50</th><th>p99</th>\
-         <th>max</th><th>tokens/s</th><th>peak MiB</th><th>minor</th><th>major</th>\
-         <th>waited %</th><th></th></tr>\n",
-    );
-    for row in rows {
-        let l = &row.latency;
-        let status = row
-            .status
-            .as_ref()
-            .map_or(String::new(), |(status, why)| format!("{}: {}", escape(status), escape(why)));
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{:.4}</td>\
-             <td>{:.4}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td>\
-             <td>{}</td><td>{}</td><td>{:.1}</td><td>{status}</td></tr>",
-            row.condition,
-            escape(&row.system),
-            l.count,
-            l.mean,
-            l.sigma,
-            l.cv,
-            row.cv_within,
-            l.p50,
-            l.p99,
-            l.max,
-            row.tokens_per_s,
-            mebibytes(row.peak_bytes),
-            row.minor_faults,
-            row.major_faults,
-            row.pressure_percent,
-        );
+/// Begins a table; each name is a column.
+fn begin_table(out: &mut String, names: &[&str]) {
+    out.push_str("<div class=\"wide\"><table>\n<tr>");
+    for name in names {
+        let _ = write!(out, "<th>{name}</th>");
     }
-    out.push_str("</table>\n");
+    out.push_str("</tr>\n");
 }
+
+/// A row; `last` is the condition of the row before, since conditions are set apart.
+fn table_row(out: &mut String, last: &mut String, condition: &str, fields: &[String]) {
+    let class = if last == condition { "" } else { " class=\"first\"" };
+    let _ = write!(out, "<tr{class}><td>{condition}</td>");
+    for field in fields {
+        let _ = write!(out, "<td>{field}</td>");
+    }
+    out.push_str("</tr>\n");
+    condition.clone_into(last);
+}
+
+fn end_table(out: &mut String) {
+    out.push_str("</table></div>\n");
+}
+
+/// Mean, σ, CV, p50, p99 and max; dashes where there is no call.
+fn latency_fields(it: &Summary) -> Vec<String> {
+    if it.count == 0 {
+        return vec!["–".to_string(); 6];
+    }
+    let one = |value: f64| format!("{value:.1}");
+    let cv = format!("{:.4}", it.cv);
+    vec![one(it.mean), one(it.sigma), cv, one(it.p50), one(it.p99), one(it.max)]
+}
+
+fn main_table(out: &mut String, rows: &[Row]) {
+    out.push_str("<h2>Systems</h2>\n");
+    let names = [
+        "condition",
+        "system",
+        "calls",
+        "mean ms",
+        "σ",
+        "CV",
+        "p50",
+        "p99",
+        "max",
+        "CV within<br>prompts",
+        "tokens/s",
+        "peak<br>MiB",
+        "minor<br>faults",
+        "major<br>faults",
+        "missed<br>envelopes",
+        "waited<br>%",
+    ];
+    begin_table(out, &names);
+    let mut last = String::new();
+    for row in rows {
+        let state = row.status.as_ref().map_or(String::new(), |(it, _)| format!(" {}", escape(it)));
+        let mut fields = vec![escape(&row.system), format!("{}{state}", row.latency.count)];
+        fields.extend(latency_fields(&row.latency));
+        fields.extend(match row.latency.count {
+            0 => vec!["–".to_string(); 7],
+            _ => vec![
+                format!("{:.4}", row.cv_within),
+                format!("{:.1}", row.tokens_per_s),
+                format!("{:.1}", mebibytes(row.peak_bytes)),
+                row.minor_faults.to_string(),
+                row.major_faults.to_string(),
+                if row.system == PRODUCT { row.missed.to_string() } else { "–".to_string() },
+                format!("{:.1}", row.pressure_percent),
+            ],
+        });
+        table_row(out, &mut last, &row.condition, &fields);
+    }
+    end_table(out);
+    let over = rows.iter().filter_map(|row| Some((row, row.status.as_ref()?)));
+    for (row, (status, why)) in over {
+        let (system, status, why) = (escape(&row.system), escape(status), escape(why));
+        let condition = &row.condition;
+        let _ = writeln!(out, "<p><b>{condition}, {system}: {status}.</b> {why}</p>");
+    }
+}
+
+/// What the columns of differences mean.
+const DIFFERENCES: &str = "In percent, with the interval of 95 of 100 resamples of whole rounds. \
+                           Below zero is faster, or steadier.";
 
 fn contrast_table(out: &mut String, contrasts: &[Contrast]) {
     if contrasts.is_empty() {
         return;
     }
-    out.push_str(
-        "<h2>Differences</h2>\n<p>In percent, with the interval of 95 of 100 resamples of whole \
-         rounds. Below zero is faster, or steadier.</p>\n<table>\n<tr><th>condition</th>\
-         <th>system</th><th>compared with</th><th>rounds</th><th>mean latency</th>\
-         <th>CV within prompts</th></tr>\n",
-    );
+    let _ = writeln!(out, "<h2>Differences</h2>\n<p>{DIFFERENCES}</p>");
+    let names =
+        ["condition", "system", "compared with", "rounds", "mean latency", "CV within prompts"];
+    begin_table(out, &names);
+    let mut last = String::new();
     for it in contrasts {
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            it.condition,
+        let fields = [
             escape(&it.ours),
             escape(&it.theirs),
-            it.rounds,
+            it.rounds.to_string(),
             percent(it.difference.mean),
-            percent(it.difference.cv)
-        );
+            percent(it.difference.cv),
+        ];
+        table_row(out, &mut last, &it.condition, &fields);
     }
-    out.push_str("</table>\n");
+    end_table(out);
 }
 
 /// An interval in percent.
@@ -299,30 +377,38 @@ pub fn percent(it: Interval) -> String {
 }
 
 fn prompt_table(out: &mut String, rows: &[Row]) {
-    out.push_str(
-        "<h2>By prompt</h2>\n<table>\n<tr><th>condition</th><th>system</th><th>prompt</th>\
-         <th>calls</th><th>mean ms</th><th>σ</th><th>CV</th><th>p50</th><th>p99</th><th>max</th>\
-         </tr>\n",
-    );
+    out.push_str("<h2>By prompt</h2>\n");
+    let names =
+        ["condition", "system", "prompt", "calls", "mean ms", "σ", "CV", "p50", "p99", "max"];
+    begin_table(out, &names);
+    let mut last = String::new();
     for row in rows {
-        for (prompt, l) in &row.prompts {
-            let _ = writeln!(
-                out,
-                "<tr><td>{}</td><td>{}</td><td>{prompt}</td><td>{}</td><td>{:.1}</td>\
-                 <td>{:.1}</td><td>{:.4}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td></tr>",
-                row.condition,
-                escape(&row.system),
-                l.count,
-                l.mean,
-                l.sigma,
-                l.cv,
-                l.p50,
-                l.p99,
-                l.max
-            );
+        for (prompt, it) in &row.prompts {
+            let mut fields = vec![escape(&row.system), escape(prompt), it.count.to_string()];
+            fields.extend(latency_fields(it));
+            table_row(out, &mut last, &row.condition, &fields);
         }
     }
-    out.push_str("</table>\n");
+    end_table(out);
+}
+
+fn prompt_contrast_table(out: &mut String, contrasts: &[Contrast]) {
+    if contrasts.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "<h2>Differences by prompt</h2>\n<p>{DIFFERENCES}</p>");
+    begin_table(out, &["condition", "system", "compared with", "prompt", "mean latency", "CV"]);
+    let mut last = String::new();
+    for it in contrasts {
+        for (prompt, difference) in &it.prompts {
+            let (ours, theirs) = (escape(&it.ours), escape(&it.theirs));
+            let figures = [percent(difference.mean), percent(difference.cv)];
+            let [mean, cv] = figures;
+            let fields = [ours, theirs, escape(prompt), mean, cv];
+            table_row(out, &mut last, &it.condition, &fields);
+        }
+    }
+    end_table(out);
 }
 
 /// Text that is no markup.

@@ -1,12 +1,14 @@
 //! Figures of an experiment: what each system did under each condition, prompt by prompt, and how
 //! systems differ.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::protocol::{DYNAMIC, PRODUCT, Results};
-use crate::record::Call;
+use crate::protocol::{DYNAMIC, PRODUCT};
+use crate::record::{Call, HEADER};
+use crate::results::Results;
 use crate::statistics::{Difference, Interval, Pair, Summary, cv_within, mean, summary};
 
 /// A system under a condition.
@@ -51,6 +53,8 @@ pub struct Contrast {
     pub rounds: usize,
     /// The differences.
     pub difference: Difference,
+    /// The same for each prompt alone.
+    pub prompts: Vec<(String, Difference)>,
 }
 
 /// Rows in the order in which they were run.
@@ -118,14 +122,15 @@ pub fn contrasts(rows: &[Row], calls: &[Call], seed: u64) -> Vec<Contrast> {
             if !asked {
                 continue;
             }
-            let (pair, rounds) = pair(calls, &ours.condition, (&ours.system, &theirs.system));
-            if let Some(difference) = pair.difference(seed) {
+            let seen = pair(calls, &ours.condition, (&ours.system, &theirs.system));
+            if let Some(difference) = seen.pair.difference(seed) {
                 contrasts.push(Contrast {
                     condition: ours.condition.clone(),
                     ours: ours.system.clone(),
                     theirs: theirs.system.clone(),
-                    rounds,
+                    rounds: seen.rounds,
                     difference,
+                    prompts: seen.by_prompt(seed),
                 });
             }
         }
@@ -133,33 +138,81 @@ pub fn contrasts(rows: &[Row], calls: &[Call], seed: u64) -> Vec<Contrast> {
     contrasts
 }
 
-/// Latencies of two systems in the rounds and prompts that both have whole.
-fn pair(calls: &[Call], condition: &str, (ours, theirs): (&str, &str)) -> (Pair, usize) {
-    let under = || calls.iter().filter(|call| call.condition == condition);
-    let mut prompts: Vec<&str> = Vec::new();
-    for call in under() {
+/// Two systems in the rounds and prompts that both have whole.
+struct Seen<'a> {
+    prompts: Vec<&'a str>,
+    rounds: usize,
+    pair: Pair,
+}
+
+impl Seen<'_> {
+    fn by_prompt(&self, seed: u64) -> Vec<(String, Difference)> {
+        let one = |(index, prompt): (usize, &&str)| {
+            let only = |latencies: &[Vec<f64>]| vec![latencies[index].clone()];
+            let pair = Pair { ours: only(&self.pair.ours), theirs: only(&self.pair.theirs) };
+            Some((prompt.to_string(), pair.difference(seed)?))
+        };
+        self.prompts.iter().enumerate().filter_map(one).collect()
+    }
+}
+
+fn pair<'a>(calls: &'a [Call], condition: &str, (ours, theirs): (&'a str, &'a str)) -> Seen<'a> {
+    let mut prompts: Vec<&'a str> = Vec::new();
+    let mut latencies: BTreeMap<(&'a str, &'a str, usize), f64> = BTreeMap::new();
+    for call in calls.iter().filter(|call| call.condition == condition) {
         if !prompts.contains(&call.prompt.as_str()) {
             prompts.push(&call.prompt);
         }
+        latencies.entry((&call.system, &call.prompt, call.round)).or_insert(call.latency_ms);
     }
-    let latency = |system: &str, prompt: &str, round: usize| {
-        let is_it =
-            |call: &&Call| call.system == system && call.prompt == prompt && call.round == round;
-        under().find(is_it).map(|call| call.latency_ms)
+    let latency = |system: &'a str, prompt: &'a str, round: usize| {
+        latencies.get(&(system, prompt, round)).copied()
     };
-    let last = under().map(|call| call.round + 1).max().unwrap_or(0);
+    let last = latencies.keys().map(|key| key.2 + 1).max().unwrap_or(0);
     let whole = |round: &usize| {
-        let has = |system| prompts.iter().all(|it| latency(system, it, *round).is_some());
+        let has = |system: &'a str| prompts.iter().all(|it| latency(system, it, *round).is_some());
         has(ours) && has(theirs)
     };
     let rounds: Vec<usize> = (0..last).filter(whole).collect();
-    let of = |system: &str| -> Vec<Vec<f64>> {
-        let values = |prompt: &&str| {
+    let of = |system: &'a str| -> Vec<Vec<f64>> {
+        let values = |prompt: &&'a str| {
             rounds.iter().filter_map(|round| latency(system, prompt, *round)).collect()
         };
         prompts.iter().map(values).collect()
     };
-    (Pair { ours: of(ours), theirs: of(theirs) }, rounds.len())
+    let pair = Pair { ours: of(ours), theirs: of(theirs) };
+    Seen { rounds: rounds.len(), pair, prompts }
+}
+
+/// Every call, as columns and rows.
+#[must_use]
+pub fn calls_json(calls: &[Call]) -> Value {
+    let columns: Vec<&str> = HEADER.split(',').chain(["tokens_per_s"]).collect();
+    let row = |call: &Call| {
+        json!([
+            call.condition,
+            call.system,
+            call.prompt,
+            call.round,
+            rounded(call.latency_ms),
+            rounded(call.first_token_ms),
+            call.prompt_tokens,
+            call.output_tokens,
+            call.peak_bytes,
+            call.minor_faults,
+            call.major_faults,
+            rounded(call.pressure_percent),
+            format!("{:016x}", call.text_hash),
+            rounded(call.started_s),
+            rounded(call.tokens_per_s()),
+        ])
+    };
+    json!({ "columns": columns, "rows": calls.iter().map(row).collect::<Vec<_>>() })
+}
+
+/// To thousandths.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }
 
 /// Rows as CSV.
@@ -227,11 +280,19 @@ pub fn json(rows: &[Row], contrasts: &[Contrast]) -> Value {
     };
     let interval = |it: Interval| json!({ "value": it.value, "low": it.low, "high": it.high });
     let contrast = |it: &Contrast| {
+        let prompt = |(id, it): &(String, Difference)| {
+            let both = json!({
+                "mean_latency": interval(it.mean), "cv": interval(it.cv),
+            });
+            (id.clone(), both)
+        };
+        let prompts: serde_json::Map<String, Value> = it.prompts.iter().map(prompt).collect();
         json!({
             "condition": it.condition, "system": it.ours, "compared_with": it.theirs,
             "rounds": it.rounds,
             "mean_latency": interval(it.difference.mean),
             "cv_within_prompts": interval(it.difference.cv),
+            "prompts": prompts,
         })
     };
     json!({
@@ -276,6 +337,14 @@ mod tests {
         let mean = contrasts[0].difference.mean;
         assert!((mean.value + 0.1).abs() < 1e-12 && mean.low <= mean.high, "{mean:?}");
         assert_eq!(csv(&rows).lines().count(), 3);
-        assert_eq!(json(&rows, &contrasts)["differences"][0]["rounds"], 2);
+        let one = &json(&rows, &contrasts)["differences"][0];
+        assert_eq!((&one["rounds"], &one["compared_with"]), (&json!(2), &json!(DYNAMIC)));
+        let of_prompt = one["prompts"]["P2"]["mean_latency"]["value"].as_f64().unwrap();
+        assert!((of_prompt + 0.1).abs() < 1e-12, "{of_prompt}");
+        let all = calls_json(&results.calls);
+        let width = all["columns"].as_array().unwrap().len();
+        assert!(
+            all["rows"].as_array().unwrap().iter().all(|it| it.as_array().unwrap().len() == width)
+        );
     }
 }

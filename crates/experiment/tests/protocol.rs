@@ -1,63 +1,17 @@
 //! The protocol with systems that are small scripts: going on after a kill, systems that hang,
 //! refuse or die, and a server that is a thread of the test.
 
+mod support;
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use dctms_experiment::child::{Asked, Failure, System, SystemCommand};
-use dctms_experiment::protocol::read_results;
-use dctms_experiment::record::{Call, parse_calls, text_hash};
+use dctms_experiment::record::{Call, text_hash};
+use dctms_experiment::results::read_results;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_dctms-experiment");
-
-/// A folder of the test's own, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let folder = std::env::temp_dir().join(format!("experiment-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    /// A script that reads requests; `$n` is the number of the request, from 1.
-    fn script(&self, name: &str, on_request: &str) -> String {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.0.join(name);
-        let text = format!(
-            "#!/bin/sh\necho '{{\"ready\": true}}'\nn=0\nwhile read -r line; do\nn=$((n + 1))\n\
-             {on_request}\ndone\n"
-        );
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-const ANSWER: &str =
-    r#"echo '{"text": "yes", "prompt_tokens": 3, "decode_tokens": 2, "ttft_ms": 1.5}'"#;
-
-fn experiment(out: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(["--systems", "", "--model", "none.gguf", "--conditions", "none", "--out"]);
-    command.arg(out).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
-    command.stderr(Stdio::null());
-    command
-}
-
-fn calls(out: &Path) -> Vec<Call> {
-    parse_calls(&std::fs::read_to_string(out.join("calls.csv")).unwrap_or_default())
-}
+use support::{ANSWER, Folder, calls, ended, experiment, wait};
 
 #[test]
 fn an_experiment_that_was_killed_goes_on_where_it_was() {
@@ -67,9 +21,7 @@ fn an_experiment_that_was_killed_goes_on_where_it_was() {
     let (a, b) = (format!("a={script}"), format!("b={script}"));
     let words = ["--rounds", "6", "--adapter", &a, "--adapter", &b];
     let mut child = experiment(&out, &words).spawn().unwrap();
-    while calls(&out).len() < 9 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait("nine calls", || calls(&out).len() >= 9);
     child.kill().unwrap();
     child.wait().unwrap();
     let before = calls(&out);
@@ -94,11 +46,9 @@ fn an_experiment_that_was_killed_goes_on_where_it_was() {
     assert!(after.iter().all(|call| call.text_hash == text_hash("yes")));
     assert!(after.iter().all(|call| call.latency_ms > 19.0 && call.peak_bytes > 0));
     // Calls of other settings are no calls of this experiment.
-    let mut other = experiment(&out, &[&words[..], &["--max-output", "3"]].concat());
-    let other = other.stderr(std::process::Stdio::piped()).output().unwrap();
-    assert!(!other.status.success());
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(said.contains("output tokens at most was"), "{said}");
+    let other = [&words[..], &["--max-output", "3"]].concat();
+    let (code, _, said) = ended(&mut experiment(&out, &other));
+    assert!(code == Some(64) && said.contains("output tokens at most was"), "{code:?} {said}");
     assert_eq!(calls(&out).len(), 60);
     assert!(after.iter().all(|call| call.first_token_ms == 1.5 && call.output_tokens == 2));
     for file in ["report.html", "summary.csv", "summary.json", "plots/latency-none.png"] {
@@ -121,7 +71,13 @@ fn systems_that_hang_refuse_or_die_are_results() {
     let adapters = adapters.iter().flat_map(|adapter| ["--adapter", adapter]);
     let words: Vec<&str> =
         ["--rounds", "2", "--call-limit", "1"].into_iter().chain(adapters).collect();
-    assert!(experiment(&out, &words).status().unwrap().success());
+    let (code, said, why) = ended(&mut experiment(&out, &words));
+    assert_eq!(code, Some(1), "three systems have no call at all");
+    assert!(said.contains("12 calls, see why") && !said.contains("complete"), "{said}");
+    for part in ["dies (refused: ", "7 bytes short", "refuses (refused: no)", "/no/such/program"] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    assert!(!why.contains("hangs (") && !why.contains("fine ("), "{why}");
     let results = read_results(&out).unwrap();
     let status = |name: &str| {
         let cell = results.cells.iter().find(|cell| cell.system == name);
@@ -135,9 +91,17 @@ fn systems_that_hang_refuse_or_die_are_results() {
     assert!(word == "refused" && why.contains("7 bytes short"), "{word}: {why}");
     assert_eq!(status("refuses"), Some(("refused", "no")));
     assert!(status("absent").unwrap().1.contains("/no/such/program"));
-    // What is over is not tried again.
-    let output = experiment(&out, &words).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("12 calls, complete"));
+    // What is over is not tried again, and is as wrong as before; other systems are another matter.
+    let (code, said, _) = ended(&mut experiment(&out, &words));
+    assert!(code == Some(1) && said.contains("12 calls"), "{said}");
+    let (code, said, _) = ended(&mut experiment(&out, &words[..6]));
+    assert!(code == Some(0) && said.contains("12 calls, complete"), "{said}");
+    // Unless it is asked for: this one now has requests enough to hang later.
+    let again = [&words[..8], &["--retry"]].concat();
+    assert_eq!(ended(&mut experiment(&out, &again)).0, Some(0));
+    assert_eq!(calls(&out).iter().filter(|call| call.system == "hangs").count(), 4);
+    let (code, said, _) = ended(&mut experiment(&out, &["--adapter", &fine, "--report-only"]));
+    assert!(code == Some(0) && said.contains("14 calls, complete"), "{code:?} {said}");
 }
 
 #[test]
@@ -175,8 +139,9 @@ fn a_server_is_asked_for_a_chat_completion() {
     let folder = Folder::new("server");
     let words = ["sleep", "60"].map(str::to_string).to_vec();
     let command = SystemCommand { name: "server".to_string(), words, asked: Asked::Http { port } };
-    let mut system = System::start(&command, None, &folder.0.join("log")).unwrap();
     let limit = Duration::from_secs(5);
+    assert!(matches!(command.asked.require_free(), Err(Failure::Refused(_))), "we listen there");
+    let mut system = System::start(&command, None, &folder.0.join("log"), limit).unwrap();
     let reply = system.ask("Why is \"sky\" blue?", 7, limit).unwrap();
     assert_eq!((reply.text.as_str(), reply.prompt_tokens, reply.output_tokens), ("blue", 9, 1));
     let refused = system.ask("too much", 7, limit);

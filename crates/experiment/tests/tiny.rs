@@ -6,8 +6,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use dctms_experiment::protocol::{PRODUCT, read_results};
+use dctms_experiment::protocol::PRODUCT;
 use dctms_experiment::report::equal_answers;
+use dctms_experiment::results::{Cell, read_results};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dctms-experiment");
 const PROMPTS: &str = r#"[
@@ -47,7 +48,7 @@ fn a_tiny_model_goes_through_the_whole_protocol() {
             assert_eq!(under(condition, system), 6, "{condition} {system}");
         }
         // Without root there is no group, and the cell says so.
-        let cell = |cell: &&dctms_experiment::protocol::Cell| cell.system == system;
+        let cell = |cell: &&Cell| cell.system == system;
         let skipped = results.cells.iter().find(cell).is_some_and(|it| it.status == "skipped");
         let made = under("group-m-max", system) == 6;
         assert!(made || skipped || system != PRODUCT, "{:?}", results.cells);

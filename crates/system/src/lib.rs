@@ -12,6 +12,7 @@
 //! | `processors`, `affinity` | lanes by affinity and quota, spinning, pinning, pressure |
 //! | `process`, `seal` | what this process uses; making the kernel refuse more |
 //! | `image`, `footprint` | the program itself; a bound of everything besides heap and arena |
+//! | `child` | programs that this one starts, and leaves none of behind |
 //! | `interrupt`, `output` | stopping on a signal; writing to a pipe; the page cache |
 //!
 //! The order of a process's life:
@@ -32,13 +33,14 @@
 //! Believes: Linux on 64 bits, where all of it was run; other Unix systems get the portable part,
 //! which is type-checked and was never run. Must not know: models, plans, tensors, requests. `unsafe` stands in `sys`,
 //! `heap`, `arena`, `lanes` and `stack`, and for single calls of the C library in `affinity`,
-//! `c_library`, `image`, `interrupt`, `output`, `overflow`, `process` and `seal`; nowhere else.
+//! `c_library`, `child`, `image`, `interrupt`, `output`, `overflow`, `process` and `seal`; nowhere else.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod affinity;
 pub mod arena;
 mod c_library;
 mod cgroup;
+pub mod child;
 pub mod error;
 pub mod events;
 mod facts;

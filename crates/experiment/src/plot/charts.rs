@@ -1,7 +1,7 @@
 //! The charts of the report: distributions, lines over time, and points.
 
 use super::axes::{Axis, Frame};
-use super::{Anchor, CHARACTER_WIDTH, Colour, Figure, INK, LIMIT, SERIES};
+use super::{Anchor, CHARACTER_WIDTH, Colour, Figure, INK, LIMIT, LIMIT_BAND, SERIES};
 use crate::statistics::percentile;
 
 const WIDTH: f64 = 960.0;
@@ -71,22 +71,55 @@ pub fn lines(
     let points = || series.iter().flat_map(|(_, points)| points);
     let x_most = points().map(|point| point.0).fold(0.0, f64::max);
     let ys = points().map(|point| point.1).chain(limits.iter().map(|(_, limit)| *limit));
-    let frame = frame((0.0, x_most), Axis::linear(0.0, ys.fold(0.0, f64::max)));
+    let frame = frame((0.0, x_most), close(&ys.collect::<Vec<_>>()));
     let mut figure = titled(title);
     frame.draw_y(&mut figure, y_name);
     frame.draw_x(&mut figure, x_name);
     let names: Vec<String> = series.iter().map(|(name, _)| name.clone()).collect();
     legend(&mut figure, &names);
+    // Limits go below: a line that keeps to its limit is still seen.
+    for (name, limit) in limits {
+        let (from, to) = (frame.at(0.0, *limit), frame.at(frame.x.high, *limit));
+        figure.line(from, to, LIMIT_BAND, 5.0);
+        figure.text((to.0 - 4.0, to.1 + 15.0), name, Anchor::End, LIMIT);
+    }
     for (index, (_, points)) in series.iter().enumerate() {
         for pair in points.windows(2) {
             let (from, to) = (frame.at(pair[0].0, pair[0].1), frame.at(pair[1].0, pair[1].1));
             figure.line(from, to, colour(index), 1.5);
         }
     }
-    for (name, limit) in limits {
-        let (from, to) = (frame.at(0.0, *limit), frame.at(frame.x.high, *limit));
-        figure.line(from, to, LIMIT, 1.0);
-        figure.text((to.0 - 4.0, to.1 - 5.0), name, Anchor::End, LIMIT);
+    figure
+}
+
+/// One value of each system in each group, as discs: groups stand side by side, their names in two
+/// rows where they are too long for one.
+#[must_use]
+pub fn levels(title: &str, y_name: &str, groups: &[(String, Vec<(String, f64)>)]) -> Figure {
+    let values: Vec<f64> = groups.iter().flat_map(|(_, systems)| systems).map(|it| it.1).collect();
+    let frame = frame((0.0, groups.len().max(1) as f64), spread(&values));
+    let mut figure = titled(title);
+    frame.draw_y(&mut figure, y_name);
+    let mut names: Vec<String> = Vec::new();
+    for (name, _) in groups.iter().flat_map(|(_, systems)| systems) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    legend(&mut figure, &names);
+    let longest = groups.iter().map(|(group, _)| group.chars().count()).max().unwrap_or(0);
+    let room = frame.width / groups.len().max(1) as f64;
+    let rows = if (longest + 1) as f64 * CHARACTER_WIDTH < room { 1 } else { 2 };
+    for (index, (group, systems)) in groups.iter().enumerate() {
+        let bottom = frame.top + frame.height;
+        let middle = frame.at(index as f64 + 0.5, frame.y.low).0;
+        let row = 18.0 + 16.0 * (index % rows) as f64;
+        figure.text((middle, bottom + row), group, Anchor::Middle, INK);
+        for (name, value) in systems {
+            let place = names.iter().position(|known| known == name).unwrap_or(0);
+            let x = index as f64 + (place as f64 + 1.0) / (names.len() as f64 + 1.0);
+            figure.disc(frame.at(x, *value), 4.5, colour(place));
+        }
     }
     figure
 }
@@ -112,7 +145,7 @@ pub fn points(
     let ys: Vec<f64> = series.iter().flat_map(|(_, points)| points).map(|p| p.1).collect();
     let (least, most) = range(&[&xs[..], &ys].concat());
     let frame = match guide {
-        Guide::None => frame((0.0, range(&xs).1), spread(&ys)),
+        Guide::None => frame((0.0, range(&xs).1 * 1.02), spread(&ys)),
         Guide::Equality => {
             let axis = Axis::log(least, most);
             Frame { x: axis, ..frame((0.0, 1.0), axis) }
@@ -150,6 +183,15 @@ fn spread(values: &[f64]) -> Axis {
     let (least, most) = range(values);
     match least > 0.0 && most / least > 12.0 {
         true => Axis::log(least, most),
+        false => Axis::linear(0.0, most),
+    }
+}
+
+/// From zero, unless that would press all values into the upper half.
+fn close(values: &[f64]) -> Axis {
+    let (least, most) = range(values);
+    match least > most / 2.0 && most > least {
+        true => Axis::linear((least - (most - least) / 2.0).max(0.0), most),
         false => Axis::linear(0.0, most),
     }
 }

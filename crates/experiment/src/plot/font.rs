@@ -8,6 +8,9 @@ pub const GLYPH_ROWS: usize = 8;
 
 /// The columns of a character; a box for one that has none.
 pub fn glyph(character: char) -> [u8; GLYPH_COLUMNS] {
+    if character == '×' {
+        return [0x22, 0x14, 0x08, 0x14, 0x22];
+    }
     let index = (character as u32).checked_sub(0x20).map(|index| index as usize);
     index.and_then(|index| GLYPHS.get(index)).copied().unwrap_or([0x7f, 0x41, 0x41, 0x41, 0x7f])
 }

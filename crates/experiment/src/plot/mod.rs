@@ -23,6 +23,9 @@ pub const FAINT: Colour = Colour(222, 222, 228);
 /// What must not be passed.
 pub const LIMIT: Colour = Colour(190, 30, 45);
 
+/// The line of what must not be passed: pale, since what keeps to it is drawn over it.
+pub const LIMIT_BAND: Colour = Colour(246, 176, 184);
+
 /// Colours of series, told apart by those who see few colours too.
 pub const SERIES: [Colour; 8] = [
     Colour(0, 114, 178),

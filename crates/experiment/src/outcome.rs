@@ -1,0 +1,160 @@
+//! How an experiment ends: its exit code, and what it says. Codes mean what they mean for every
+//! command of the product.
+
+use std::fmt;
+
+use dctms_system::interrupt::stop_requested;
+
+use crate::protocol::PRODUCT;
+use crate::results::{Cell, Results, SKIPPED};
+
+/// What kind of end it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The operating system refused something, or a system gave no answer.
+    System,
+    /// A file is defective.
+    File,
+    /// Does not fit.
+    DoesNotFit,
+    /// Over a bound.
+    OverBound,
+    /// The words are wrong.
+    Usage,
+    /// Stopped by a signal.
+    Interrupted,
+}
+
+impl Class {
+    /// The exit code.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Class::System => 1,
+            Class::File => 2,
+            Class::DoesNotFit => 3,
+            Class::OverBound => 4,
+            Class::Usage => 64,
+            Class::Interrupted => 130,
+        }
+    }
+
+    /// The class of a program of ours that ended with a code.
+    #[must_use]
+    pub fn of_code(code: Option<i32>) -> Class {
+        match code {
+            Some(2) => Class::File,
+            Some(3) => Class::DoesNotFit,
+            Some(4) => Class::OverBound,
+            _ => Class::System,
+        }
+    }
+}
+
+/// An error of an experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its class.
+    pub class: Class,
+    /// What, for people.
+    pub what: String,
+}
+
+impl Fault {
+    /// A fault of a class.
+    #[must_use]
+    pub fn new(class: Class, what: impl Into<String>) -> Fault {
+        Fault { class, what: what.into() }
+    }
+}
+
+/// What only says what it is was the operating system's doing.
+impl From<String> for Fault {
+    fn from(what: String) -> Fault {
+        Fault::new(Class::System, what)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// How a run ended, for the systems that were asked for.
+///
+/// # Errors
+/// That it was stopped; that there is no call at all; that a system has no call under any
+/// condition. A system that was measured under one condition and not under another is a result.
+pub fn judge(results: &Results, systems: &[&str]) -> Result<(), Fault> {
+    let missing: Vec<&Cell> = results.not_measured();
+    let missing: Vec<&Cell> =
+        missing.into_iter().filter(|cell| systems.contains(&cell.system.as_str())).collect();
+    if stop_requested() {
+        return Err(Fault::new(Class::Interrupted, "stopped; the same command goes on"));
+    }
+    if let Some(first) = missing.first() {
+        let why = |cell: &&Cell| format!("{} ({}: {})", cell.system, cell.status, cell.detail);
+        let list: Vec<String> = missing.iter().map(why).collect();
+        let class = class_of(first);
+        let is_one = missing.iter().all(|cell| class_of(cell) == class);
+        let class = if is_one { class } else { Class::System };
+        return Err(Fault::new(class, format!("not measured at all: {}", list.join("; "))));
+    }
+    if !results.calls.iter().any(|call| systems.contains(&call.system.as_str())) {
+        return Err(Fault::new(Class::System, "stopped before the first call was made"));
+    }
+    Ok(())
+}
+
+/// What a system of ours said with its exit code; of others nobody knows what codes mean.
+fn class_of(cell: &Cell) -> Class {
+    if cell.system != PRODUCT || cell.status == SKIPPED {
+        return Class::System;
+    }
+    let code = cell.detail.strip_prefix("exit status: ").and_then(|rest| rest.split(':').next());
+    Class::of_code(code.and_then(|code| code.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Call;
+
+    fn cell(system: &str, status: &str, detail: &str) -> Cell {
+        let text = |text: &str| text.to_string();
+        let (system, status, detail) = (text(system), text(status), text(detail));
+        Cell { condition: text("none"), system, status, detail }
+    }
+
+    #[test]
+    fn a_system_without_a_call_is_an_error_and_an_unmeasured_cell_is_none() {
+        let call = |system: &str| Call { system: system.to_string(), ..Call::default() };
+        let of = |systems: &[&str], cells: Vec<Cell>| {
+            let calls = systems.iter().map(|it| call(it)).collect();
+            let results = Results { calls, cells, ..Results::default() };
+            judge(&results, &["dynamic", PRODUCT]).map_err(|fault| fault.class)
+        };
+        let refused = cell(PRODUCT, "refused", "exit status: 3: does not fit");
+        let broken = cell(PRODUCT, "ended", "exit status: 2: no model file");
+        let other = cell("dynamic", "ended", "exit status: 2: what it means is its affair");
+        assert_eq!(of(&["dynamic", PRODUCT], vec![refused.clone()]), Ok(()));
+        assert_eq!(of(&["dynamic"], vec![refused.clone()]), Err(Class::DoesNotFit));
+        assert_eq!(of(&["dynamic"], vec![broken.clone()]), Err(Class::File));
+        assert_eq!(of(&[PRODUCT], vec![other.clone()]), Err(Class::System));
+        assert_eq!(of(&[], vec![broken, other]), Err(Class::System));
+        assert_eq!(of(&[], vec![]), Err(Class::System));
+        // Of a system that was not asked for nothing is expected.
+        assert_eq!(of(&["dynamic", PRODUCT], vec![cell("gone", "ended", "")]), Ok(()));
+        assert_eq!(of(&["gone"], vec![]), Err(Class::System));
+    }
+
+    #[test]
+    fn codes_are_the_products() {
+        for class in [Class::System, Class::File, Class::DoesNotFit, Class::OverBound] {
+            assert_eq!(Class::of_code(Some(i32::from(class.exit_code()))), class);
+        }
+        assert_eq!(Class::of_code(None), Class::System);
+        assert_eq!((Class::Usage.exit_code(), Class::Interrupted.exit_code()), (64, 130));
+    }
+}
