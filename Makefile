@@ -9,7 +9,7 @@ MODELS := .cache/models
 MODEL  := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 PROMPT ?= Name three primary colours.
 
-.PHONY: run demo-vision test build lint docs unit plans models clean
+.PHONY: run demo-vision test build lint docs tables unit plans synth models clean
 .DELETE_ON_ERROR:
 
 run: $(MODEL) build
@@ -21,7 +21,11 @@ demo-vision: $(MODEL) build
 	$(PYTHON) scripts/vision_demo.py build
 	$(PYTHON) scripts/vision_demo.py ask $(DCTMS) $(MODEL)
 
-test: lint docs models unit plans
+test: lint docs tables models unit plans synth
+
+# What docs/experiment.md says of results/ is what stands there.
+tables:
+	$(PYTHON) scripts/experiment_table.py --check
 
 build:
 	$(CARGO) build --release --locked --package dctms --package dctms-baseline \
@@ -56,6 +60,10 @@ plans: build
 		$(PYTHON) scripts/check_plan.py target/plan-$$lanes.json && \
 		$(DCTMS) verify target/plan-$$lanes.json --model $(MODEL) || exit 1; \
 	done
+
+# Files of dctms synth in llama.cpp, where LLAMA_BIN names the folder of its programs.
+synth: build
+	scripts/synth_in_llama.sh || [ $$? -eq 77 ]
 
 clean:
 	$(CARGO) clean

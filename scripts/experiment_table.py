@@ -1,32 +1,334 @@
 #!/usr/bin/env python3
-"""The tables of docs/experiment.md from the results: experiment_table.py results/NAME/summary.json"""
+"""The tables of docs/experiment.md, from the results that are committed.
 
+    experiment_table.py           writes each table between its markers in docs/experiment.md
+    experiment_table.py --check   says where the page and the results disagree (exit code 1), and
+                                  whether what the page says of every run of dctms is so
+    experiment_table.py results/NAME/summary.json   prints the tables of one run
+    experiment_table.py --plan DCTMS MODEL…         plans the models of Table 1 (results/plans.json)
+
+A table stands between `<!-- table: WORDS -->` and `<!-- end -->`; WORDS name what it shows:
+
+    runs                      each committed run: what it covers, and the command that repeats it
+    main NAME                 every system under every condition
+    contrasts NAME            differences, with intervals
+    prompts NAME CONDITION    the paper's Appendix C: by prompt
+    paper1                    its Table 1 beside what `dctms plan` says
+    paper2 NAME…              the paper's Table 2 (1.5B) with runs of ours below it
+    paper3 NAME…              its Table 3 (7B), likewise
+    hypothesis NAME…          the change of CV under each condition, against the paper's
+    envelope                  the envelope table's verdict by model
+
+A run that is not committed is named in the table as one that is missing.
+"""
+
+import csv
 import json
+import statistics
+import subprocess
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "experiment.md"
+RESULTS = ROOT / "results"
+PRODUCT, DYNAMIC, PROTOTYPE = "dctms", "dynamic", "prototype"
 
 
-def main() -> None:
-    summary = json.load(open(sys.argv[1]))
-    print("| condition | system | calls | mean ms | σ | CV | CV within prompts | p99 | peak MiB "
-          "| minor | major |\n|---|---|---|---|---|---|---|---|---|---|---|")
+def load(name: str) -> dict | None:
+    """The summary of a run; None where it is not there."""
+    path = Path(name) if name.endswith(".json") else RESULTS / name / "summary.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(head: str, rows: list[list[str]]) -> str:
+    """A table; `head` has its columns, separated by bars."""
+    columns = [column.strip() for column in head.split("|")]
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def missing(name: str, columns: int) -> list[str]:
+    return [f"`{name}`: not run yet"] + [""] * (columns - 1)
+
+
+def number(value: float, digits: int = 0) -> str:
+    return f"{value:,.{digits}f}"
+
+
+def percent(interval: dict) -> str:
+    value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
+
+
+def mebibytes(value: float) -> str:
+    return f"{value / 2**20:,.1f}"
+
+
+def runs(_: list[str]) -> str:
+    rows = []
+    for path in sorted(RESULTS.glob("*/summary.json")):
+        summary = load(path.parent.name)
+        done = {row["condition"] for row in summary["rows"]}
+        calls = sum(row["latency"]["calls"] for row in summary["rows"])
+        systems = list(dict.fromkeys(row["system"] for row in summary["rows"]))
+        state = "" if summary["complete"] else "; not complete"
+        name = path.parent.name
+        rows.append([f"[`{name}`](../results/{name}/report.html)", summary["model"],
+                     ", ".join(systems), f"{calls:,} under {len(done)} condition(s){state}",
+                     f"`{summary['command']}`"])
+    return table("run | model | systems | calls | command", rows)
+
+
+def main_table(names: list[str]) -> str:
+    (name,) = names
+    head = ("condition | system | calls | mean ms | σ | CV | CV within prompts | p50 | p99 | max"
+            " | tokens/s | peak MiB | minor faults | major faults | missed | waited %")
+    summary = load(name)
+    if summary is None:
+        return table(head, [missing(name, 16)])
+    rows = []
     for row in summary["rows"]:
-        latency = row["latency"]
-        if not latency["calls"]:
-            print(f"| {row['condition']} | {row['system']} | {row['status']} |||||||||")
+        it = row["latency"]
+        if not it["calls"]:
+            rows.append([row["condition"], row["system"], row["status"]] + [""] * 13)
             continue
-        print(f"| {row['condition']} | {row['system']} | {latency['calls']} "
-              f"| {latency['mean_ms']:.0f} | {latency['sigma_ms']:.0f} | {latency['cv']:.3f} "
-              f"| {row['cv_within_prompts']:.3f} | {latency['p99_ms']:.0f} "
-              f"| {row['peak_bytes'] / 2**20:.1f} | {row['minor_faults']:,} "
-              f"| {row['major_faults']:,} |")
-    print("\n| condition | system | compared with | rounds | mean latency, % | CV within prompts, % |"
-          "\n|---|---|---|---|---|---|")
-    for it in summary["differences"]:
-        shown = [f"{100 * v['value']:+.0f} [{100 * v['low']:+.0f}, {100 * v['high']:+.0f}]"
-                 for v in (it["mean_latency"], it["cv_within_prompts"])]
-        print(f"| {it['condition']} | {it['system']} | {it['compared_with']} | {it['rounds']} "
-              f"| {shown[0]} | {shown[1]} |")
+        missed = str(row["missed_envelopes"]) if row["system"] == PRODUCT else "–"
+        status = "" if row["status"] == "done" else f" ({row['status']})"
+        rows.append([
+            row["condition"], row["system"], f"{it['calls']}{status}", number(it["mean_ms"]),
+            number(it["sigma_ms"]), f"{it['cv']:.3f}", f"{row['cv_within_prompts']:.3f}",
+            number(it["p50_ms"]), number(it["p99_ms"]), number(it["max_ms"]),
+            number(row["tokens_per_s"], 1), mebibytes(row["peak_bytes"]),
+            number(row["minor_faults"]), number(row["major_faults"]), missed,
+            f"{row['pressure_percent']:.1f}"])
+    return table(head, rows)
+
+
+def contrasts(names: list[str]) -> str:
+    (name,) = names
+    head = "condition | system | compared with | rounds | mean latency, % | CV within prompts, %"
+    summary = load(name)
+    if summary is None:
+        return table(head, [missing(name, 6)])
+    rows = [[it["condition"], it["system"], it["compared_with"], str(it["rounds"]),
+             percent(it["mean_latency"]), percent(it["cv_within_prompts"])]
+            for it in summary["differences"]]
+    return table(head, rows)
+
+
+def prompts(words: list[str]) -> str:
+    name, condition = words
+    head = ("prompt | system | calls | mean ms | σ | CV | p50 | p99 | max"
+            " | mean against dynamic, %")
+    summary = load(name)
+    if summary is None:
+        return table(head, [missing(name, 10)])
+    against = {
+        (it["system"], prompt): percent(value["mean_latency"])
+        for it in summary["differences"]
+        if it["condition"] == condition and it["compared_with"] == DYNAMIC
+        for prompt, value in it.get("prompts", {}).items()
+    }
+    own = [row for row in summary["rows"] if row["condition"] == condition]
+    ids = sorted({prompt for row in own for prompt in row["prompts"]})
+    rows = []
+    for prompt in ids:
+        for row in own:
+            it = row["prompts"].get(prompt)
+            if it is None:
+                continue
+            rows.append([prompt, row["system"], str(it["calls"]), number(it["mean_ms"], 1),
+                         number(it["sigma_ms"], 1), f"{it['cv']:.3f}", number(it["p50_ms"], 1),
+                         number(it["p99_ms"], 1), number(it["max_ms"], 1),
+                         against.get((row["system"], prompt), "")])
+    return table(head, rows)
+
+
+PLANS = RESULTS / "plans.json"
+# The paper's bounds are not all stated; these are the experiment's.
+PLAN_WORDS = "--max-input 1024 --max-output 256 --prefill-chunk 256 --lanes 2 --kv-type f16"
+
+
+def plan(dctms: str, models: list[str]) -> None:
+    """What Table 1 is about, of each model."""
+    plans = {}
+    for model in models:
+        command = [dctms, "plan", model, *PLAN_WORDS.split(), "--json"]
+        done = subprocess.run(command, check=True, capture_output=True)
+        it = json.loads(done.stdout)
+        plans[Path(model).name] = {
+            "command": f"dctms plan {Path(model).name} {PLAN_WORDS}",
+            "summary": it["summary"],
+            "m_max_bytes": it["envelope"]["total"],
+            "weights_bytes": it["envelope"]["weights"],
+            "transient_bytes": it["envelope"]["intermediate"],
+        }
+    PLANS.write_text(json.dumps(plans, indent=1) + "\n")
+
+
+def paper1(_: list[str]) -> str:
+    plans = json.loads(PLANS.read_text())
+    small, large = (next(it for name, it in plans.items() if size in name)
+                    for size in ("1.5b", "7b"))
+    megabytes = lambda it, name: f"{it[name] / 1e6:,.1f} MB"
+    rows = []
+    for name, paper_small, paper_large, ours in [
+        ("logical tensors", "448", "448", lambda it: str(it["summary"]["logical_tensors"])),
+        ("physical buffers", "122", "122", lambda it: str(it["summary"]["physical_buffers"])),
+        ("reduction", "72.77 %", "72.77 %", lambda it: f"{it['summary']['reduction_percent']} %"),
+        ("M_max", "3,261 MB", "3,549 MB", lambda it: megabytes(it, "m_max_bytes")),
+        ("of it weights (4 bits)", "not stated", "\"approximately 4.3 GB\"",
+         lambda it: megabytes(it, "weights_bytes")),
+        ("transients, placed", "–", "–", lambda it: megabytes(it, "transient_bytes")),
+    ]:
+        rows.append([name, paper_small, ours(small), paper_large, ours(large)])
+    return table(" | paper, 1.5B | here, 1.5B | paper, 7B | here, 7B", rows)
+
+
+# The paper's text gives these figures; its tables themselves are not in the text that we have.
+PAPER2 = [
+    ["paper, runs 1 and 2", "MLX", "not stated", "not stated", "not stated", "–"],
+    ["paper, runs 1 and 2", "prototype", "within 0.3 %", "not stated", "\"mixed\"", "\"mixed\""],
+    ["paper, run 3", "MLX", "not stated", "77.1", "0.030", "–"],
+    ["paper, run 3", "prototype", "within 0.3 %", "26.1", "0.010", "−66"],
+]
+PAPER3 = [
+    ["paper, run 1", "MLX", "not stated", "444", "0.042", "–"],
+    ["paper, run 1", "prototype", "within 0.4 %", "137", "0.013", "−69"],
+    ["paper, run 2", "MLX", "not stated", "not stated", "0.023", "–"],
+    ["paper, run 2", "prototype", "within 0.4 %", "not stated", "0.010", "−55"],
+]
+PAPER_HEAD = "run | system | mean latency, ms | σ, ms | CV | change of CV, %"
+
+
+def paper(above: list[list[str]]):
+    def lines(names: list[str]) -> str:
+        rows = list(above)
+        for name in names:
+            summary = load(name)
+            if summary is None:
+                rows.append(missing(name, 6))
+                continue
+            changes = {it["system"]: percent(it["cv_within_prompts"])
+                       for it in summary["differences"]
+                       if it["condition"] == "none" and it["compared_with"] == DYNAMIC}
+            for row in summary["rows"]:
+                it = row["latency"]
+                if row["condition"] != "none" or not it["calls"]:
+                    continue
+                rows.append([f"`{name}`", row["system"], number(it["mean_ms"], 1),
+                             number(it["sigma_ms"], 1),
+                             f"{it['cv']:.3f} ({row['cv_within_prompts']:.3f} within prompts)",
+                             changes.get(row["system"], "–")])
+        return table(PAPER_HEAD, rows)
+
+    return lines
+
+
+def hypothesis(names: list[str]) -> str:
+    head = "run | condition | system against dynamic | mean latency, % | CV within prompts, %"
+    rows = [["paper, 7B", "its machine", "prototype", "within 0.4", "−55 and −69"]]
+    for name in names:
+        summary = load(name)
+        if summary is None:
+            rows.append(missing(name, 5))
+            continue
+        for it in summary["differences"]:
+            if it["compared_with"] == DYNAMIC:
+                rows.append([f"`{name}`", it["condition"], it["system"],
+                             percent(it["mean_latency"]), percent(it["cv_within_prompts"])])
+    return table(head, rows)
+
+
+def envelope(_: list[str]) -> str:
+    with open(RESULTS / "envelope" / "envelope.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    by_model: dict[str, list[dict]] = {}
+    for line in lines:
+        by_model.setdefault(line["model"], []).append(line)
+    rows = []
+    for model, own in [*by_model.items(), ("all", lines)]:
+        ratios = [int(it["measured_bytes"]) / int(it["predicted_bytes"]) for it in own]
+        over = sum(ratio > 1 for ratio in ratios)
+        sizes = [int(it["predicted_bytes"]) for it in own]
+        rows.append([model, str(len(own)), f"{mebibytes(min(sizes))} to {mebibytes(max(sizes))}",
+                     str(over), f"{statistics.median(ratios):.4f}", f"{min(ratios):.4f}"])
+    return table("model | combinations | M_max, MiB | violations | median tightness | least", rows)
+
+
+KINDS = {
+    "runs": runs,
+    "main": main_table,
+    "contrasts": contrasts,
+    "prompts": prompts,
+    "paper1": paper1,
+    "paper2": paper(PAPER2),
+    "paper3": paper(PAPER3),
+    "hypothesis": hypothesis,
+    "envelope": envelope,
+}
+START, END = "<!-- table: ", "<!-- end -->"
+
+
+def filled(text: str) -> str:
+    """The page with every table as the results have it."""
+    parts = text.split(START)
+    out = [parts[0]]
+    for part in parts[1:]:
+        words, rest = part.split(" -->", 1)
+        _, rest = rest.split(END, 1)
+        kind, *names = words.split()
+        out.append(f"{START}{words} -->\n{KINDS[kind](names)}\n{END}{rest}")
+    return "".join(out)
+
+
+def broken_claims() -> list[str]:
+    """What the page says of every run, and is not so of some."""
+    broken = []
+    for path in sorted(RESULTS.glob("*/summary.json")):
+        summary = json.loads(path.read_text())
+        if summary["equal_answers"] is False:
+            broken.append(f"{path.parent.name}: systems with our kernels gave different texts")
+        for row in summary["rows"]:
+            bad = {name: row[name] for name in ("missed_envelopes", "major_faults") if row[name]}
+            if row["system"] == PRODUCT and bad:
+                broken.append(f"{path.parent.name} {row['condition']}: {bad}")
+    with open(RESULTS / "envelope" / "envelope.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    if any(int(it["measured_bytes"]) > int(it["predicted_bytes"]) for it in lines):
+        broken.append("envelope: a run passed its M_max")
+    if len(lines) < 60 or len({it["sequences"] for it in lines}) < 2:
+        broken.append("envelope: fewer than 60 combinations, or of one number of sequences")
+    return broken
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    if words and words[0].endswith(".json"):
+        print(main_table(words[:1]), contrasts(words[:1]), sep="\n\n")
+        return 0
+    if words[:1] == ["--plan"]:
+        plan(words[1], words[2:])
+        return 0
+    page = PAGE.read_text()
+    new = filled(page)
+    if "--check" not in words:
+        PAGE.write_text(new)
+        return 0
+    broken = broken_claims()
+    for claim in broken:
+        print(f"not so: {claim}")
+    if new == page:
+        return 1 if broken else 0
+    old_lines, new_lines = page.splitlines(), new.splitlines()
+    for index, (old, it) in enumerate(zip(old_lines, new_lines), 1):
+        if old != it:
+            print(f"{PAGE.name}:{index}: the page has\n  {old}\nthe results say\n  {it}")
+            break
+    print(f"{PAGE.name} and results/ disagree: scripts/experiment_table.py writes the tables anew")
+    return 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,22 +4,26 @@
 #
 #     scripts/run_experiments.sh NAME…
 #
-#     envelope          predicted against measured memory, all models           (15 min)
-#     smollm2           5 × 50 calls a system, nothing beside them              (6 min)
-#     smollm2-pressure  5 × 50 calls a system under each other condition        (60 min)
-#     gemma             5 × 50 calls a system, nothing beside them              (10 min)
-#     qwen-1.5b         5 × 50 calls a system at M = 32, nothing beside them    (60 min)
-#     qwen-1.5b-pressure  5 × 5 under each other condition                      (50 min)
-#     qwen-7b           5 × 3 calls a system at M = 32                          (15 min)
-#     peers             SmolLM2, with llama.cpp's server in both modes          (4 min)
-#     peers-mlx         SmolLM2, with mlx-lm, 2 rounds                          (6 min)
+#     plans             what the paper's Table 1 is about                         (1 min)
+#     envelope          predicted against measured memory, all models             (15 min)
+#     smollm2           5 × 50 calls a system under every condition, M = 256      (70 min)
+#     gemma             5 × 50 calls a system, nothing beside them, M = 64        (8 min)
+#     qwen-1.5b         5 × 50 calls a system, nothing beside them, and 5 × 5 under each other
+#                       condition, M = 32                                         (100 min)
+#     qwen-7b           5 × 3 calls a system, M = 32                              (15 min)
+#     peers             SmolLM2, M = 256, with llama.cpp's server in both modes and mlx-lm,
+#                       5 × 10 calls a system                                     (15 min)
+#     qwen-1.5b-peers   the same systems at the 1.5B shape, M = 32, 5 × 3 calls   (15 min)
 #
-# Times are those of a quiet machine with two processors of a server. Groups need root. ROUNDS=N
-# makes every experiment N rounds long, DEADLINE=S stops each after S seconds.
+# Times are those of a quiet machine with two processors of a server. Quantised products of mlx-lm
+# are plain loops on processors, so it is given ten minutes (at the 1.5B shape, five), and is cut
+# off then. Groups need root. ROUNDS=N makes every experiment N rounds long, DEADLINE=S stops each
+# after S seconds.
 #
 # SMOLLM2, GEMMA: paths of the real models (make models). QWEN_15B, QWEN_7B: files, written by
-# dctms synth where they are not there. LLAMA_SERVER: llama.cpp's server. MLX_PYTHON: a Python with
-# mlx-lm, mlx[cpu] and gguf. WORK: a folder for compiled models, 20 GB with everything.
+# dctms synth where they are not there. LLAMA_SERVER: llama.cpp's server, MLX_PYTHON: a Python
+# with mlx-lm, mlx[cpu] and gguf; a peer that is not given is left out, by name. WORK: a folder
+# for compiled models, 20 GB with everything. scripts/experiment_table.py then writes the tables.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -46,11 +50,29 @@ run() { # run NAME MODEL OPTIONS…
         ${more[@]+"${more[@]}"}
 }
 
+# Sets `peers` to the options for the other programs that are given, for a model.
+peers() { # peers MODEL NAME
+    peers=()
+    if [ -n "${LLAMA_SERVER:-}" ]; then
+        peers+=(--llama-server "$LLAMA_SERVER")
+    else
+        echo "$2: llama.cpp is left out: LLAMA_SERVER is not set" >&2
+    fi
+    if [ -n "${MLX_PYTHON:-}" ]; then
+        # Converted before, so that the time of its first call is that of a call.
+        "$MLX_PYTHON" scripts/mlx_system.py "$1" "$work/$2/mlx" --convert
+        peers+=(--adapter "mlx-lm=$MLX_PYTHON scripts/mlx_system.py $1 $work/$2/mlx")
+    else
+        echo "$2: mlx-lm is left out: MLX_PYTHON is not set" >&2
+    fi
+}
+
 # The vocabulary of random models has few words of English: these prompts are the beginnings of the
 # others, about as many tokens as the whole ones are for a real model.
 # QWEN_PROMPTS names others, for files with the published vocabulary.
 short=(--prompts "${QWEN_PROMPTS:-crates/experiment/data/prompts-random.json}")
-pressure=burner,bursts,churn,group-1.05-m-max,group-m-max,group-0.9-dynamic
+# The memory that the dynamic system touches is measured under "none".
+all=none,burner,bursts,churn,group-1.05-m-max,group-m-max,group-0.9-dynamic
 for name in "$@"; do
     case $name in
     envelope)
@@ -62,17 +84,17 @@ for name in "$@"; do
         done
         "$dctms" experiment --envelope "${models[@]}" --out "$results/envelope"
         ;;
-    # The memory that the dynamic system touches is measured under "none".
-    smollm2) run smollm2 "$smollm2" --conditions none --max-output 50 ;;
-    smollm2-pressure) run smollm2 "$smollm2" --conditions "none,$pressure" --max-output 50 ;;
-    gemma) run gemma "$gemma" --conditions none --max-output 50 ;;
+    plans)
+        shape "$qwen_15b" qwen2.5-1.5b
+        shape "$qwen_7b" qwen2.5-7b
+        python3 scripts/experiment_table.py --plan "$dctms" "$qwen_15b" "$qwen_7b"
+        ;;
+    smollm2) run smollm2 "$smollm2" --conditions "$all" --max-output 256 ;;
+    # At M = 256 its 750 calls would take half an hour and show nothing that SmolLM2 does not.
+    gemma) run gemma "$gemma" --conditions none --max-output 64 ;;
     qwen-1.5b)
         shape "$qwen_15b" qwen2.5-1.5b
-        run qwen-1.5b "$qwen_15b" --conditions none --max-output 32 "${short[@]}"
-        ;;
-    qwen-1.5b-pressure)
-        shape "$qwen_15b" qwen2.5-1.5b
-        run qwen-1.5b "$qwen_15b" --conditions "none,$pressure" --max-output 32 \
+        run qwen-1.5b "$qwen_15b" --conditions "$all" --max-output 32 --rounds 50 \
             --pressure-rounds 5 "${short[@]}"
         ;;
     qwen-7b)
@@ -81,15 +103,18 @@ for name in "$@"; do
             --pressure-rounds 3 "${short[@]}"
         ;;
     peers)
-        run peers "$smollm2" --conditions none --max-output 50 --rounds 10 \
-            --llama-server "${LLAMA_SERVER:?the path of llama-server}"
+        peers "$smollm2" peers
+        run peers "$smollm2" --conditions none --max-output 256 --rounds 10 \
+            --cell-limit 600 ${peers[@]+"${peers[@]}"}
         ;;
-    peers-mlx)
-        run peers-mlx "$smollm2" --conditions none --max-output 50 --rounds 2 --adapter \
-            "mlx-lm=${MLX_PYTHON:?a Python with mlx-lm} scripts/mlx_system.py $smollm2 $work/mlx"
+    qwen-1.5b-peers)
+        shape "$qwen_15b" qwen2.5-1.5b
+        peers "$qwen_15b" qwen-1.5b-peers
+        run qwen-1.5b-peers "$qwen_15b" --conditions none --max-output 32 --rounds 3 \
+            --cell-limit 300 "${short[@]}" ${peers[@]+"${peers[@]}"}
         ;;
     *)
-        sed -n '2,24p' "${BASH_SOURCE[0]}"
+        sed -n '2,27p' "${BASH_SOURCE[0]}"
         exit 64
         ;;
     esac
