@@ -12,6 +12,8 @@ A table stands between `<!-- table: WORDS -->` and `<!-- end -->`; WORDS name wh
     runs                      each committed run: what it covers, and the command that repeats it
     main NAME                 every system under every condition
     contrasts NAME            differences, with intervals
+    quiet NAME PERCENT        condition none without the rounds in which other work ran: those in
+                              which something waited for a processor for more than so much time
     prompts NAME CONDITION    the paper's Appendix C: by prompt
     paper1                    its Table 1 beside what `dctms plan` says
     paper2 NAME…              the paper's Table 2 (1.5B) with runs of ours below it
@@ -186,6 +188,80 @@ def paper1(_: list[str]) -> str:
     return table(" | paper, 1.5B | here, 1.5B | paper, 7B | here, 7B", rows)
 
 
+def split_mix(seed: int):
+    """The generator of the report's bootstrap (crates/experiment/src/statistics.rs)."""
+    mask = (1 << 64) - 1
+    while True:
+        seed = (seed + 0x9E3779B97F4A7C15) & mask
+        z = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        yield z ^ (z >> 31)
+
+
+def cv_within(groups: list[list[float]]) -> float:
+    """As the report's: of each latency divided by its prompt's mean."""
+    squares = 0.0
+    for group in groups:
+        mean = sum(group) / len(group)
+        squares += sum((value / mean - 1) ** 2 for value in group)
+    return (squares / (sum(map(len, groups)) - len(groups))) ** 0.5
+
+
+def difference(ours: list[list[float]], theirs: list[list[float]]) -> tuple[dict, dict]:
+    """Mean latency and CV within prompts of one system against another, as the report has them."""
+    rounds, random = len(ours[0]), split_mix(20_261_130)
+
+    def ratios(drawn: list[int]) -> tuple[float, float]:
+        a = [[group[it] for it in drawn] for group in ours]
+        b = [[group[it] for it in drawn] for group in theirs]
+        means = [sum(x) / sum(y) for x, y in zip(a, b)]
+        return sum(means) / len(means) - 1, cv_within(a) / cv_within(b) - 1
+
+    samples = [ratios([(next(random) * rounds) >> 64 for _ in range(rounds)])
+               for _ in range(2000)]
+
+    def interval(index: int) -> dict:
+        values = sorted(sample[index] for sample in samples)
+        at = lambda share: values[round(share * (len(values) - 1))]
+        return {"value": ratios(list(range(rounds)))[index], "low": at(0.025), "high": at(0.975)}
+
+    return interval(0), interval(1)
+
+
+def quiet(words: list[str]) -> str:
+    name, limit = words[0], float(words[1])
+    head = ("system | rounds | calls | mean ms | CV within prompts | mean against dynamic, %"
+            " | CV against dynamic, %")
+    path = RESULTS / name / "calls.csv"
+    if not path.exists():
+        return table(head, [missing(name, 7)])
+    with open(path, newline="") as file:
+        calls = [call for call in csv.DictReader(file) if call["condition"] == "none"]
+    waited: dict[int, list[float]] = {}
+    for call in calls:
+        waited.setdefault(int(call["round"]), []).append(float(call["pressure_percent"]))
+    systems = list(dict.fromkeys(call["system"] for call in calls))
+    prompts = list(dict.fromkeys(call["prompt"] for call in calls))
+    whole = len(systems) * len(prompts)
+    rounds = sorted(it for it, of in waited.items()
+                    if len(of) == whole and sum(of) / len(of) <= limit)
+    latency = {(call["system"], call["prompt"], int(call["round"])): float(call["latency_ms"])
+               for call in calls}
+    groups = {system: [[latency[system, prompt, it] for it in rounds] for prompt in prompts]
+              for system in systems}
+    rows = []
+    for system, of in groups.items():
+        values = [value for group in of for value in group]
+        row = [system, f"{len(rounds)} of {len(waited)}", str(len(values)),
+               number(sum(values) / len(values), 1), f"{cv_within(of):.4f}"]
+        if system == DYNAMIC or DYNAMIC not in groups:
+            row += ["–", "–"]
+        else:
+            row += [percent(it) for it in difference(of, groups[DYNAMIC])]
+        rows.append(row)
+    return table(head, rows)
+
+
 # The paper's text gives these figures; its tables themselves are not in the text that we have.
 PAPER2 = [
     ["paper, runs 1 and 2", "MLX", "not stated", "not stated", "not stated", "–"],
@@ -261,6 +337,7 @@ KINDS = {
     "runs": runs,
     "main": main_table,
     "contrasts": contrasts,
+    "quiet": quiet,
     "prompts": prompts,
     "paper1": paper1,
     "paper2": paper(PAPER2),

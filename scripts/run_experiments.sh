@@ -89,13 +89,16 @@ for name in "$@"; do
         shape "$qwen_7b" qwen2.5-7b
         python3 scripts/experiment_table.py --plan "$dctms" "$qwen_15b" "$qwen_7b"
         ;;
-    smollm2) run smollm2 "$smollm2" --conditions "$all" --max-output 256 ;;
+    # Ten minutes for a system under a condition are twice what it takes where it does not thrash.
+    smollm2)
+        run smollm2 "$smollm2" --conditions "$all" --max-output 256 --cell-limit 600
+        ;;
     # At M = 256 its 750 calls would take half an hour and show nothing that SmolLM2 does not.
     gemma) run gemma "$gemma" --conditions none --max-output 64 ;;
     qwen-1.5b)
         shape "$qwen_15b" qwen2.5-1.5b
         run qwen-1.5b "$qwen_15b" --conditions "$all" --max-output 32 --rounds 50 \
-            --pressure-rounds 5 "${short[@]}"
+            --pressure-rounds 5 --cell-limit 1500 "${short[@]}"
         ;;
     qwen-7b)
         shape "$qwen_7b" qwen2.5-7b
