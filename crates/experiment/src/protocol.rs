@@ -56,7 +56,8 @@ pub struct Plan {
 pub enum Sharing {
     /// One after the other, as long as each takes.
     InOrder,
-    /// Each gets an equal part of what is left when it begins, so that each is seen.
+    /// Each gets an equal part of what is left when it begins, or its first round, so that each is
+    /// seen where there is time.
     Equal,
 }
 
@@ -109,6 +110,8 @@ struct Runner<'a> {
     start: Instant,
     /// Since the start, when the condition that runs is over; `None` when it is done.
     until: Option<Duration>,
+    /// The same, once its first round is done.
+    then_until: Option<Duration>,
     neighbour: Option<Neighbour>,
     /// Seconds of earlier sessions.
     before_s: f64,
@@ -138,15 +141,19 @@ impl<'a> Runner<'a> {
             results,
             start: Instant::now(),
             until: None,
+            then_until: None,
             neighbour: None,
             before_s,
         })
     }
 
-    /// Gives the next condition its time; it is one of `conditions` that are still to come.
+    /// Gives the next condition its time; it is one of `conditions` that are still to come. Its
+    /// first round may take all that is left: on a busy machine a part might be over before there
+    /// is a single call.
     fn share(&mut self, conditions: usize) {
         let spent = self.start.elapsed();
-        self.until = self.plan.deadline.map(|deadline| match self.plan.sharing {
+        self.until = self.plan.deadline;
+        self.then_until = self.plan.deadline.map(|deadline| match self.plan.sharing {
             Sharing::InOrder => deadline,
             Sharing::Equal => {
                 let left = deadline.saturating_sub(spent);
@@ -324,6 +331,9 @@ impl<'a> Runner<'a> {
     ) -> std::io::Result<()> {
         let plan = self.plan;
         for round in 0..plan.rounds_of(condition) {
+            if round > 0 {
+                self.until = self.then_until;
+            }
             for prompt in &plan.prompts {
                 let mut index = 0;
                 while index < running.len() {
