@@ -39,6 +39,8 @@ fn the_report_has_its_fields_and_they_fit_together() {
         "/ttft_ms",
         "/step_ms/p50",
         "/weight_bytes_per_step",
+        "/read_bytes_per_s",
+        "/weight_share_of_read",
         "/kv_bytes_per_step",
         "/prompt_integer_ops",
         "/integer_ops_per_s",

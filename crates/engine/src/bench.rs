@@ -14,6 +14,7 @@ use dctms_exec::sample::{SamplerRecord, random_state};
 use dctms_ir::op::{AttentionShape, OpKind};
 use dctms_ir::plan::Plan;
 use dctms_ir::{Dtype, Residence, TensorId};
+use dctms_kernels::peak::Streams;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
@@ -40,7 +41,7 @@ impl BenchSettings {
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         let tokens = self.prompt_tokens.max(self.depth_tokens) * size_of::<u32>();
-        let repetitions = 4 * self.repetitions * size_of::<f64>();
+        let repetitions = 6 * self.repetitions * size_of::<f64>();
         let steps = self.repetitions * self.gen_tokens * size_of::<u32>();
         (tokens + repetitions + steps) as u64
     }
@@ -59,6 +60,12 @@ pub struct Samples {
     pub sampling_s: Vec<f64>,
     /// Microseconds of each decode step of all repetitions.
     pub step_us: Vec<u32>,
+    /// Bytes a second at which the lanes read the weights of a step and do nothing else: the best
+    /// of some passes after each repetition, over the same pages and in the same minute as its steps.
+    pub read_bytes_per_s: Vec<f64>,
+    /// What share of it the weights of each repetition's steps were read at: filled by
+    /// [`Samples::fill_read_shares`].
+    pub read_shares: Vec<f64>,
     /// SHA-256 of the first sequence's logits of the last step, the same in each repetition.
     pub answer: [u8; 32],
     tokens: Vec<u32>,
@@ -75,9 +82,22 @@ impl Samples {
             decode_s: each(),
             sampling_s: each(),
             step_us: Vec::with_capacity(settings.repetitions * settings.gen_tokens),
+            read_bytes_per_s: each(),
+            read_shares: each(),
             answer: [0; 32],
             tokens: Vec::with_capacity(settings.prompt_tokens.max(settings.depth_tokens)),
         }
+    }
+}
+
+impl Samples {
+    /// Compares each repetition's steps with the reading that followed them, before the times are
+    /// sorted. `step_bytes` is what a step reads of weights, of which a repetition has `steps`.
+    pub fn fill_read_shares(&mut self, step_bytes: u64, steps: usize) {
+        let bytes = step_bytes as f64 * steps as f64;
+        self.read_shares.clear();
+        let pairs = self.decode_s.iter().zip(&self.read_bytes_per_s);
+        self.read_shares.extend(pairs.map(|(seconds, read)| bytes / seconds / read));
     }
 }
 
@@ -104,6 +124,7 @@ pub fn measure(
             return Err(EngineError::new(Class::System, what));
         }
         samples.answer = answer;
+        samples.read_bytes_per_s.push(read_weights(runner)?);
         if between() == Control::Stop {
             break;
         }
@@ -193,6 +214,22 @@ fn decode(
     let mut hash = Sha256::new();
     runner.hash_logits(0, &mut hash);
     Ok(hash.finalize().into())
+}
+
+/// Passes over the weights for each number of streams.
+const READ_PASSES: usize = 3;
+
+/// Bytes a second of the best pass.
+fn read_weights(runner: &mut Runner) -> Result<f64, EngineError> {
+    let mut best = 0.0_f64;
+    for streams in Streams::ALL {
+        for _ in 0..READ_PASSES {
+            let start = Instant::now();
+            let bytes = runner.read_decode_weights(streams)?;
+            best = best.max(bytes as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(best)
 }
 
 /// Chooses the next token of each row, greedily.

@@ -16,6 +16,7 @@ use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::plan::{Bounds, Plan};
 use dctms_ir::program::{Phase, Program};
 use dctms_ir::twin;
+use dctms_kernels::peak::Streams;
 use dctms_models::{names, phases};
 
 use crate::error::{Class, EngineError};
@@ -478,6 +479,14 @@ impl Runner {
     /// As that.
     pub fn decode(&mut self, steps: &[Step]) -> Result<(), EngineError> {
         self.steps()?.decode(steps)
+    }
+
+    /// Reads the weights of a decode step and computes nothing; gives the bytes.
+    ///
+    /// # Errors
+    /// As [`Session::read_weights`].
+    pub fn read_decode_weights(&mut self, streams: Streams) -> Result<u64, EngineError> {
+        Ok(self.session.read_weights(self.phases.decode, streams)?)
     }
 
     /// Remembers the pictures among tokens that follow in a slot.

@@ -3,9 +3,11 @@
 mod common;
 
 use common::{Setup, fixtures, prefill_all, tiny};
+use dctms_engine::bench::{BenchSettings, work};
 use dctms_engine::runner::{Runner, Step};
 use dctms_engine::{Class, EngineError, Model, session};
 use dctms_exec::{CertifiedPlan, ExecError};
+use dctms_kernels::peak::Streams;
 
 /// Bounds of the plan under test.
 const CONTEXT: u64 = 40;
@@ -118,4 +120,26 @@ fn a_file_cut_off_after_its_header_plans_but_does_not_load() {
     let error = session::load(&model, &planned).err();
     std::fs::remove_file(&path).expect("the temporary file");
     assert_eq!(error.expect("weights are missing").class, Class::File);
+}
+
+/// What is compared with the speed of a step must read the same bytes as the step, on any lanes.
+#[test]
+fn reading_the_weights_of_a_step_reads_all_of_them_once() {
+    for (file, lanes) in [("llama-legacy-mixed.gguf", 1), ("llama-legacy-mixed.gguf", 3)] {
+        let (model, setup) = (tiny(file), Setup { lanes, ..setup() });
+        let planned = setup.plan(&model);
+        let settings = BenchSettings {
+            prompt_tokens: 1,
+            gen_tokens: 1,
+            depth_tokens: 0,
+            sequences: 1,
+            repetitions: 1,
+        };
+        let expected = work(&planned.plan, &settings).weight_bytes_per_step;
+        let mut runner = session::load(&model, &planned).expect("it loads");
+        for streams in Streams::ALL {
+            assert_eq!(runner.read_decode_weights(streams), Ok(expected), "{lanes} lanes");
+        }
+        assert!(expected > 0);
+    }
 }

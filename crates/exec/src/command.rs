@@ -295,12 +295,12 @@ impl VisionBody {
 }
 
 impl Body {
-    /// The weights that a product reads first.
+    /// The weights that a product reads, in the order of their reading.
     #[must_use]
-    pub fn weights(&self) -> Option<Place> {
+    pub fn weights(&self) -> [Option<Place>; 2] {
         match self {
-            Body::MatMul { weights, .. } => Some(*weights),
-            Body::GatedMatMul { gate, .. } => Some(*gate),
+            Body::MatMul { weights, .. } => [Some(*weights), None],
+            Body::GatedMatMul { gate, up, .. } => [Some(*gate), Some(*up)],
             Body::LoadMatrix { .. }
             | Body::LoadVector { .. }
             | Body::LoadRopeFrequencies { .. }
@@ -323,7 +323,7 @@ impl Body {
             | Body::GatedMulQuantise { .. }
             | Body::SelectRows { .. }
             | Body::Sample { .. }
-            | Body::Vision(_) => None,
+            | Body::Vision(_) => [None, None],
         }
     }
 }

@@ -128,7 +128,7 @@ struct Ahead {
 impl Ahead {
     /// Turns to the weights that the lane meets next.
     fn aim(&mut self, commands: &[Command]) {
-        let next = commands.iter().find_map(|command| command.body.as_ref()?.weights());
+        let next = commands.iter().find_map(|command| command.body.as_ref()?.weights()[0]);
         if self.weights != next {
             (self.weights, self.asked) = (next, 0);
         }

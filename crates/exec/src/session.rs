@@ -3,6 +3,7 @@
 //! What a run checks is small: dims within their bounds, and the phase allowed after the last
 //! one. Everything else was proved before. From [`Session::start`] on nothing here allocates.
 
+use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 
 use dctms_ir::Residence;
@@ -10,11 +11,13 @@ use dctms_ir::ids::{DimId, PhaseId, TensorId};
 use dctms_ir::plan::Plan;
 use dctms_ir::program::{Dim, Flow};
 use dctms_kernels::isa::Isa;
+use dctms_kernels::peak::{self, Streams};
 use dctms_system::arena::{Arena, ArenaPages};
 use dctms_system::lanes::{Lane, Lanes, LanesConfig};
 use dctms_verifier::Certificate;
 
 use crate::beside::{Shares, bit, follows};
+use crate::command::Body;
 use crate::error::ExecError;
 use crate::lane::{Interrupt, run_lane};
 use crate::link::{PhaseCode, link};
@@ -343,6 +346,29 @@ impl Session {
             Ok(Some(error)) => Err(error),
             Err(_) => Err(ExecError::System { message: "a lane panicked".to_string() }),
         }
+    }
+
+    /// Reads all weights that a phase's products read, each lane its own, and computes nothing:
+    /// what the phase would take if arithmetic and waiting were free. Gives the bytes.
+    ///
+    /// # Errors
+    /// A lane that panicked.
+    pub fn read_weights(&mut self, phase: PhaseId, streams: Streams) -> Result<u64, ExecError> {
+        let Session { lanes, phases, memory, .. } = self;
+        let (code, memory) = (&phases[phase.index()].code, *memory);
+        let places = |lane: usize| {
+            let commands = code.lanes.get(lane).into_iter().flatten();
+            commands.filter_map(|command| command.body.as_ref()).flat_map(Body::weights).flatten()
+        };
+        let read = lanes.run(&|lane| {
+            for place in places(lane.index) {
+                // SAFETY: the session is borrowed mutably, so no task runs that could write; the
+                // slice is dropped before the lanes are done.
+                black_box(peak::read_bytes(streams, unsafe { memory.bytes(place) }));
+            }
+        });
+        read.map_err(|error| ExecError::System { message: error.to_string() })?;
+        Ok((0..code.lanes.len()).flat_map(places).map(|place| place.len as u64).sum())
     }
 
     pub(crate) fn check_order(&self, phase: PhaseId) -> Result<(), ExecError> {

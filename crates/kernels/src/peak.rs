@@ -41,6 +41,35 @@ pub fn read(isa: Isa, streams: Streams, floats: &[f32]) -> f32 {
     }
 }
 
+/// Reads all bytes once, and folds them so that no read can be left out.
+pub fn read_bytes(streams: Streams, bytes: &[u8]) -> u64 {
+    match streams {
+        Streams::Four => fold::<4>(bytes),
+        Streams::Eight => fold::<8>(bytes),
+        Streams::Sixteen => fold::<16>(bytes),
+    }
+}
+
+fn fold<const STREAMS: usize>(bytes: &[u8]) -> u64 {
+    let (lines, _) = bytes.as_chunks::<64>();
+    let part = lines.len() / STREAMS;
+    let (whole, rest) = lines.split_at(part * STREAMS);
+    let mut sums = [[0u64; 8]; STREAMS];
+    let mut take = |stream: usize, line: &[u8; 64]| {
+        let (words, _) = line.as_chunks::<8>();
+        for (sum, word) in sums[stream].iter_mut().zip(words) {
+            *sum ^= u64::from_le_bytes(*word);
+        }
+    };
+    for index in 0..part {
+        for stream in 0..STREAMS {
+            take(stream, &whole[stream * part + index]);
+        }
+    }
+    rest.iter().for_each(|line| take(0, line));
+    sums.iter().flatten().fold(0, |all, sum| all ^ sum)
+}
+
 struct Read<'a, const STREAMS: usize> {
     tiles: &'a [Tile],
 }
@@ -198,6 +227,18 @@ mod tests {
             for (isa, streams) in Isa::available().flat_map(|i| Streams::ALL.map(|s| (i, s))) {
                 let sum = read(isa, streams, &floats);
                 assert_eq!(sum, expected, "{count} tiles on {}, {streams:?}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn every_word_is_read_once() {
+        for count in [0, 1, 3, 4, 5, 8, 16, 31, 100] {
+            let bytes: Vec<u8> = (0..64 * count).map(|i| (i * 37 % 251) as u8).collect();
+            let words = bytes.as_chunks::<8>().0.iter();
+            let expected = words.fold(0, |all, word| all ^ u64::from_le_bytes(*word));
+            for streams in Streams::ALL {
+                assert_eq!(read_bytes(streams, &bytes), expected, "{count} lines, {streams:?}");
             }
         }
     }

@@ -70,6 +70,8 @@ struct Figures {
     step_max_ms: f64,
     step_cv: f64,
     weight_bytes_per_s: f64,
+    read_bytes_per_s: f64,
+    read_share: f64,
     kv_bytes_per_s: f64,
     integer_ops_per_s: f64,
     peak_bytes: u64,
@@ -85,9 +87,10 @@ impl Report<'_> {
         samples.step_us.sort_unstable();
         let at = |share: f64| percentile(&samples.step_us, share) / 1000.0;
         let (step_p50_ms, step_p99_ms, step_max_ms) = (at(0.5), at(0.99), at(1.0));
+        let work = &self.work;
+        samples.fill_read_shares(work.weight_bytes_per_step, settings.gen_tokens);
         let prefill = spread(&mut samples.prefill_s);
         let decode = spread(&mut samples.decode_s);
-        let work = &self.work;
         Ok(Figures {
             prefill: prefill.rate(prompt),
             decode: decode.rate(steps * settings.sequences as f64),
@@ -98,6 +101,8 @@ impl Report<'_> {
             step_max_ms,
             step_cv,
             weight_bytes_per_s: work.weight_bytes_per_step as f64 * steps / decode.median,
+            read_bytes_per_s: spread(&mut samples.read_bytes_per_s).median,
+            read_share: spread(&mut samples.read_shares).median,
             kv_bytes_per_s: work.kv_bytes_per_step as f64 * steps / decode.median,
             integer_ops_per_s: work.prompt_integer_ops as f64 / prefill.median,
             peak_bytes: memory_facts()?.peak_resident_bytes,
@@ -156,12 +161,17 @@ impl Report<'_> {
                 expected_s / measured_s
             )?;
         }
-        write!(out, "weights read   {:.2} GB/s", gigabytes(figures.weight_bytes_per_s))?;
+        write!(
+            out,
+            "weights read   {:.2} GB/s = {:.3} of {:.2} GB/s, which reading them alone takes",
+            gigabytes(figures.weight_bytes_per_s),
+            figures.read_share,
+            gigabytes(figures.read_bytes_per_s),
+        )?;
         if let Some(peaks) = &self.peaks {
             write!(
                 out,
-                " = {:.3} of {:.2} GB/s (from the last cache {:.2})",
-                figures.weight_bytes_per_s / peaks.memory_bytes_per_s,
+                " (before: a buffer {:.2}, the last cache {:.2})",
                 gigabytes(peaks.memory_bytes_per_s),
                 gigabytes(peaks.cache_bytes_per_s),
             )?;
@@ -290,19 +300,23 @@ impl Report<'_> {
             expected.prefill_s / prefill_s,
             expected.step_s / step_s,
         )?;
+        write!(
+            out,
+            ",\"read_bytes_per_s\":{:.0},\"weight_share_of_read\":{:.4}",
+            figures.read_bytes_per_s, figures.read_share,
+        )?;
         match &self.peaks {
             None => out.write_str(
-                ",\"read_bytes_per_s\":null,\"weight_share_of_read\":null,\
+                ",\"buffer_read_bytes_per_s\":null,\
                  \"cache_bytes_per_s\":null,\"peak_integer_ops_per_s\":null,\
                  \"integer_share_of_peak\":null,\"peak_float_ops_per_s\":null",
             )?,
             Some(peaks) => write!(
                 out,
-                ",\"read_bytes_per_s\":{:.0},\"weight_share_of_read\":{:.4},\
+                ",\"buffer_read_bytes_per_s\":{:.0},\
                  \"cache_bytes_per_s\":{:.0},\"peak_integer_ops_per_s\":{:.0},\
                  \"integer_share_of_peak\":{:.4},\"peak_float_ops_per_s\":{:.0}",
                 peaks.memory_bytes_per_s,
-                figures.weight_bytes_per_s / peaks.memory_bytes_per_s,
                 peaks.cache_bytes_per_s,
                 peaks.integer_ops_per_s,
                 figures.integer_ops_per_s / peaks.integer_ops_per_s,
