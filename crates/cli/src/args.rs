@@ -184,7 +184,7 @@ impl PlanArgs {
                 self.max_source_size = Some(pixels(parser, name)?);
                 self.resize = true;
             }
-            "family" => self.family = Some(within(count(parser, name)?, name, 1, 8)?),
+            "family" => self.family = Some(within(count(parser, name)?, name, 1, FAMILY_MAX)?),
             "oversize" => {
                 self.resize = match text(parser, name)?.as_str() {
                     "refuse" => false,
@@ -300,6 +300,9 @@ fn pixels(parser: &mut lexopt::Parser, name: &str) -> Result<(u32, u32), UsageEr
         ))),
     }
 }
+
+/// Most sizes of pictures with a plan of their own.
+const FAMILY_MAX: u64 = dctms_engine::eyes::FAMILY_MAX as u64;
 
 /// Longest edge of a picture that may be allowed, pixels.
 const IMAGE_EDGE_MAX: u32 = dctms_engine::eyes::IMAGE_EDGE_MAX;

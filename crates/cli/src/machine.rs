@@ -41,13 +41,14 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
         None => this_machine(args)?,
     };
     let runtime = runtime(described.machine.lanes)?;
+    let images = images(args)?;
     Ok(PlanSettings {
         max_input_tokens: args.max_input,
         max_output_tokens: args.max_output,
         sequences: args.sequences.unwrap_or(1),
         prefill_chunk: args.prefill_chunk,
         logit_rows: 1,
-        images: images(args),
+        images,
         mode: args.mode.unwrap_or(VisionMode::Serial),
         kv_type: args.kv_type,
         choices: Choices { preference: args.preference, without: Vec::new() },
@@ -62,16 +63,31 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
 }
 
 /// Bounds of pictures.
-fn images(args: &PlanArgs) -> ImageLimits {
+///
+/// # Errors
+/// Less to be made smaller than what is looked at as it is: a part of that would be decoded by no
+/// bound that was asked for.
+fn images(args: &PlanArgs) -> Result<ImageLimits, EngineError> {
     let default = ImageLimits::default();
     let size = args.max_image_size.unwrap_or((default.size.width, default.size.height));
     let limits = ImageLimits::new(args.max_images.unwrap_or(default.count), size);
     let smaller = args.family.map_or(default.smaller, |members| members as u32 - 1);
     let limits = ImageLimits { smaller, ..limits };
-    match args.resize {
+    if let Some(source) = args.max_source_size {
+        let longest = |(width, height): (u32, u32)| width.max(height);
+        let pixels = |(width, height): (u32, u32)| u64::from(width) * u64::from(height);
+        if longest(source) < longest(size) || pixels(source) < pixels(size) {
+            let message = format!(
+                "--max-source-size {}x{}: less than the {}x{} of --max-image-size",
+                source.0, source.1, size.0, size.1
+            );
+            return Err(EngineError::new(Class::Usage, message));
+        }
+    }
+    Ok(match args.resize {
         true => limits.resizing(args.max_source_size),
         false => limits,
-    }
+    })
 }
 
 fn this_machine(args: &PlanArgs) -> Result<Described, EngineError> {

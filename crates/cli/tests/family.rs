@@ -4,34 +4,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Folder, dctms, fixture};
-
-/// A grey PNG of so many pixels a side with a slope in it, its data stored as it is.
-fn picture(side: usize) -> Vec<u8> {
-    let row = |y: usize| std::iter::once(0).chain((0..side).map(move |x| (3 * x + 5 * y) as u8));
-    let raw: Vec<u8> = (0..side).flat_map(row).collect();
-    let (a, b) = raw.iter().fold((1u32, 0u32), |(a, b), byte| {
-        let a = (a + u32::from(*byte)) % 65521;
-        (a, (b + a) % 65521)
-    });
-    let len = raw.len() as u16;
-    let mut data = vec![0x78, 0x01, 1];
-    data.extend([len.to_le_bytes(), (!len).to_le_bytes()].concat());
-    data.extend(&raw);
-    data.extend((b << 16 | a).to_be_bytes());
-    let side = (side as u32).to_be_bytes();
-    let header = [&side[..], &side, &[8, 0, 0, 0, 0]].concat();
-    let chunks = [(b"IHDR", header), (b"IDAT", data), (b"IEND", Vec::new())];
-    let chunk = |(kind, data): (&[u8; 4], Vec<u8>)| {
-        let named = [&kind[..], &data].concat();
-        let crc = named.iter().fold(u32::MAX, |crc, byte| {
-            (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0xedb8_8320 * (crc & 1)))
-        });
-        [&(data.len() as u32).to_be_bytes()[..], &named, &(!crc).to_be_bytes()].concat()
-    };
-    let signature = b"\x89PNG\r\n\x1a\n".to_vec();
-    std::iter::once(signature).chain(chunks.map(chunk)).flatten().collect()
-}
+use support::{Folder, dctms, fixture, pictures};
 
 /// An answer about a small picture, and the phases that the lanes went through.
 fn seen(folder: &Folder, (name, side): (&str, usize), words: &str) -> (Value, String) {
@@ -41,7 +14,7 @@ fn seen(folder: &Folder, (name, side): (&str, usize), words: &str) -> (Value, St
         .arg("--mmproj")
         .arg(fixture(&format!("{name}-mmproj-f16.gguf")))
         .args("--max-input 1600 --max-output 8 --lanes 2 --raw --ignore-eos -p see --image")
-        .arg(folder.file("p.png", picture(side)))
+        .arg(folder.file("p.png", pictures::png(side, side)))
         .args("--json --trace")
         .arg(&trace)
         .args(words)

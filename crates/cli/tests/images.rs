@@ -73,7 +73,10 @@ fn files_that_are_no_pictures_are_refused() {
     let folder = std::env::temp_dir();
     let (code, said) = see(&folder, &[]);
     assert_eq!(code, 2, "{said}");
-    assert!(said.contains("no file"), "{said}");
+    assert!(said.contains("a directory, a picture is a regular file"), "{said}");
+    let (code, said) = see(Path::new("/dev/null"), &[]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("/dev/null: a device"), "{said}");
 }
 
 #[test]
@@ -83,6 +86,9 @@ fn sizes_and_numbers_of_pictures_are_checked() {
         (["--max-image-size", "99999"], "16384 an edge"),
         (["--max-images", "0"], "1 to 64"),
         (["--oversize", "crop"], "refuse or resize"),
+        // What is made smaller is larger than what is looked at.
+        (["--max-source-size", "1023x1024"], "less than the 1024x1024 of --max-image-size"),
+        (["--max-source-size", "2000x500"], "less than the 1024x1024 of --max-image-size"),
     ] {
         let (code, said) = see(&picture("te_canon_056.png"), &words);
         assert_eq!(code, 64, "{said}");

@@ -22,15 +22,15 @@ fn each_request_is_answered_alone_and_a_refusal_is_an_answer() {
     let long = "many words ".repeat(40);
     let lines = [
         r#"{"prompt":"hello","id":"a"}"#.to_string(),
-        r#""hello""#.to_string(),
+        r#"{"prompt":"hello","id":"\ud83d\ude00"}"#.to_string(),
         String::new(),
         r#"{"prompt":"hello","max_tokens":3,"id":7}"#.to_string(),
-        r#"{"promt":"hello"}"#.to_string(),
+        r#"{"promt":"hello","id":"misspelt"}"#.to_string(),
         format!("{{\"prompt\":{long:?},\"id\":\"long\"}}"),
-        format!("{{\"prompt\":{:?},\"id\":\"longest\"}}", long.repeat(80)),
+        format!("{{\"id\":\"longest\",\"prompt\":{:?}}}", long.repeat(80)),
         r#"{"prompt":"hello","max_tokens":9}"#.to_string(),
         r#"{"prompt":"hello","images":["a.png"]}"#.to_string(),
-        r#"{"prompt":""}"#.to_string(),
+        r#""hello""#.to_string(),
         r#"{"messages":[{"role":"user","content":"hello"}]}"#.to_string(),
         "\u{1}".to_string(),
         r#"{"prompt":"hello","id":"z"}"#.to_string(),
@@ -65,13 +65,16 @@ fn each_request_is_answered_alone_and_a_refusal_is_an_answer() {
         (7, "over_bound", "at most"),
         (8, "over_bound", "1 to 8 (--max-output)"),
         (9, "usage", "cannot see"),
+        (10, "usage", "'{' is expected"),
         (12, "usage", "'{' is expected"),
     ] {
         let error = &by_line(line)["error"];
         assert_eq!(error["class"], class, "line {line}: {error}");
         assert!(error["message"].as_str().is_some_and(|text| text.contains(part)), "{error}");
     }
-    assert_eq!(by_line(6)["id"], "long");
+    for (line, id) in [(2, "\u{1f600}"), (5, "misspelt"), (6, "long"), (7, "longest")] {
+        assert_eq!(by_line(line)["id"], id, "line {line}");
+    }
 }
 
 /// What comes alone is what comes from standard input, and what `-p` gives.

@@ -25,6 +25,9 @@ use crate::model_file::CheckpointFile;
 /// Longest edge of a picture that any bound may allow, pixels.
 pub const IMAGE_EDGE_MAX: u32 = dctms_image::limits::EDGE_MAX;
 
+/// Most members of the encoder's family, the one for any tile among them.
+pub const FAMILY_MAX: usize = 8;
+
 /// How many pictures a request may have, and how large each may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageLimits {

@@ -16,9 +16,9 @@ pub use dctms_image::Picture;
 use dctms_image::{ImageError, Size, decode};
 
 use crate::error::{Class, EngineError};
-use crate::eyes::{ImageLimits, Oversize, Placed, Tiler};
+use crate::eyes::{FAMILY_MAX, ImageLimits, Oversize, Placed, Tiler};
 use crate::generation::Sequence;
-use crate::runner::{Runner, Tile};
+use crate::runner::{Runner, Tile, TilePlan};
 
 /// What encoding a picture took.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
@@ -33,6 +33,46 @@ pub struct EncodeTimes {
     pub tiles: u32,
     /// Chunks of prompts that were read beside them.
     pub chunks: u32,
+    /// Tiles by plan.
+    pub plans: TilePlans,
+}
+
+/// How many tiles each plan encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TilePlans {
+    /// The one for any tile, the region with a chunk, the twin beside decode steps.
+    others: [u32; 3],
+    /// Smaller members: patches at most, and tiles; those in use stand first.
+    members: [(u64, u32); FAMILY_MAX - 1],
+}
+
+impl TilePlans {
+    /// Counts a tile.
+    ///
+    /// # Panics
+    /// When there are more members than a family may have.
+    pub fn count(&mut self, plan: TilePlan) {
+        let count = match plan {
+            TilePlan::Bound => &mut self.others[0],
+            TilePlan::Chunk => &mut self.others[1],
+            TilePlan::Steps => &mut self.others[2],
+            TilePlan::Member(patches_max) => {
+                let mut places = self.members.iter_mut();
+                let own = |(bound, tiles): &&mut (u64, u32)| *bound == patches_max || *tiles == 0;
+                let place = places.find(own).expect("a family has no more members");
+                place.0 = patches_max;
+                &mut place.1
+            }
+        };
+        *count += 1;
+    }
+
+    /// Each plan that encoded any, with how many.
+    pub fn counts(&self) -> impl Iterator<Item = (TilePlan, u32)> + '_ {
+        let others = [TilePlan::Bound, TilePlan::Chunk, TilePlan::Steps].into_iter();
+        let members = self.members.iter().map(|(bound, tiles)| (TilePlan::Member(*bound), *tiles));
+        others.zip(self.others).chain(members).filter(|(_, tiles)| *tiles > 0)
+    }
 }
 
 /// Reads a picture's header, cuts it, and places it at `first_row` of the embeddings.
@@ -137,13 +177,14 @@ impl Encoding {
         self.times.render_s += start.elapsed().as_secs_f64();
     }
 
-    /// The next tile is encoded, which took so many seconds with its pixels. Behind the last one
-    /// the picture is forgotten.
-    pub fn encoded(&mut self, tile: &Tile, whole_s: f64) {
+    /// The next tile is encoded, by this plan, which took so many seconds with its pixels. Behind
+    /// the last one the picture is forgotten.
+    pub fn encoded(&mut self, tile: &Tile, plan: TilePlan, whole_s: f64) {
         let pixels_s = self.times.decode_s + self.times.render_s;
         self.times.encode_s += (whole_s - (pixels_s - self.pixels_s)).max(0.0);
         self.pixels_s = pixels_s;
         self.times.tiles += 1;
+        self.times.plans.count(plan);
         self.done += 1;
         self.row += tile.tokens;
         if self.done >= self.placed.layout.count() {
@@ -180,20 +221,17 @@ impl Encoding {
             let render = |pixels: &mut [u8]| self.render(pixels);
             let worth = runner.is_worth_a_region(tile.grid);
             let ready = |reader: &&mut Sequence| worth && reader.is_ready(chunk, tile.first_row);
-            match readers.iter_mut().find(ready) {
+            let plan = match readers.iter_mut().find(ready) {
                 Some(reader) => {
-                    runner.encode_tile_beside(
-                        shape,
-                        tile.first_row,
-                        render,
-                        reader.ahead(chunk),
-                    )?;
+                    let (row, ahead) = (tile.first_row, reader.ahead(chunk));
+                    let plan = runner.encode_tile_beside(shape, row, render, ahead)?;
                     reader.read(chunk);
                     self.times.chunks += 1;
+                    plan
                 }
                 None => runner.encode_tile(shape, tile.first_row, render)?,
-            }
-            self.encoded(&tile, start.elapsed().as_secs_f64());
+            };
+            self.encoded(&tile, plan, start.elapsed().as_secs_f64());
         }
         Ok(())
     }
@@ -256,12 +294,15 @@ pub fn read(
 /// Opens a picture's file.
 ///
 /// # Errors
-/// Class `File` for one that cannot be read, or is no file.
+/// Class `File` for one that cannot be read, or is no regular file.
 pub fn open(path: &Path) -> Result<File, EngineError> {
     let read = |error: std::io::Error| named(path, &ImageError::from(error));
     // Asked before opening: opening a pipe would wait for somebody to write.
-    if !std::fs::metadata(path).map_err(read)?.is_file() {
-        return Err(EngineError::new(Class::File, format!("{}: no file", path.display())));
+    let kind = std::fs::metadata(path).map_err(read)?.file_type();
+    if !kind.is_file() {
+        let what = if kind.is_dir() { "a directory" } else { "a device, a pipe or a socket" };
+        let message = format!("{}: {what}, a picture is a regular file", path.display());
+        return Err(EngineError::new(Class::File, message));
     }
     File::open(path).map_err(read)
 }

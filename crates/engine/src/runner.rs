@@ -70,6 +70,19 @@ pub struct Runner {
     interrupt: fn() -> bool,
 }
 
+/// The plan by which a tile was encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TilePlan {
+    /// The one for any tile that the bounds allow.
+    Bound,
+    /// A smaller member of the family: for at most so many patches.
+    Member(u64),
+    /// The region of a tile and a chunk.
+    Chunk,
+    /// The twin that runs beside decode steps.
+    Steps,
+}
+
 /// What became of a tile.
 fn whole(ran: Ran) -> Result<(), EngineError> {
     match ran {
@@ -120,8 +133,11 @@ impl SeeingTensors {
     }
 
     /// The phase that encodes a tile alone.
-    fn phase_for(&self, patches: u64) -> PhaseId {
-        self.member(patches).map_or(self.phase, |member| member.phase)
+    fn phase_for(&self, patches: u64) -> (PhaseId, TilePlan) {
+        match self.member(patches) {
+            Some(member) => (member.phase, TilePlan::Member(member.patches_max)),
+            None => (self.phase, TilePlan::Bound),
+        }
     }
 }
 
@@ -303,7 +319,8 @@ impl Runner {
     }
 
     /// Encodes a tile, given as its pixels' bytes, its rows and columns of patches, and its tokens;
-    /// `write` fills the pixels, RGB row by row. Its embeddings stand from `first_row` on.
+    /// `write` fills the pixels, RGB row by row. Its embeddings stand from `first_row` on. Gives
+    /// the plan that ran: the smallest that the tile fits.
     ///
     /// # Errors
     /// Class `Usage` for a model without eyes, `OverBound` for a tile over the plan's bounds,
@@ -313,12 +330,13 @@ impl Runner {
         tile: (usize, [u32; 2], u32),
         first_row: u32,
         write: impl FnOnce(&mut [u8]),
-    ) -> Result<(), EngineError> {
+    ) -> Result<TilePlan, EngineError> {
         let [rows, columns] = tile.1;
         let eyes = self.stage_tile(tile, first_row, write)?;
-        let phase = eyes.phase_for(u64::from(rows) * u64::from(columns));
+        let (phase, plan) = eyes.phase_for(u64::from(rows) * u64::from(columns));
         self.take_turn(Turn::Vision)?;
-        whole(self.session.run_unless(phase, &self.interrupt)?)
+        whole(self.session.run_unless(phase, &self.interrupt)?)?;
+        Ok(plan)
     }
 
     /// Writes a tile's pixels and sizes.

@@ -4,6 +4,8 @@
 //! chain from `load` with random ways back, so that what an earlier phase writes is there for a
 //! later one, and dead in between on some ways round.
 
+mod vision;
+
 use dctms_ir::join::{Steps, join};
 use dctms_ir::op::{
     Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source,
@@ -11,7 +13,7 @@ use dctms_ir::op::{
 use dctms_ir::program::{ModelInfo, Program};
 use dctms_ir::region::add_region;
 use dctms_ir::tensor::Term;
-use dctms_ir::vision::{FullAttentionShape, VisionOp};
+use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, PhaseId, Residence, Size, Tensor, TensorId, contract};
 
 use crate::random::Random;
@@ -108,6 +110,8 @@ struct Maker<'r> {
     carried: Vec<TensorId>,
     host: [TensorId; 4],
     random_state: TensorId,
+    /// What only encoders touch.
+    vision: vision::Lasting,
 }
 
 /// Values that an operation of the phase may read.
@@ -149,6 +153,7 @@ impl<'r> Maker<'r> {
             carried: Vec::new(),
             host: [TensorId(0); 4],
             random_state: TensorId(0),
+            vision: vision::Lasting::NONE,
         };
         maker.matrix = maker.weight("matrix", load, FEATURES, FEATURES);
         maker.kv_matrix = maker.weight("kv_matrix", load, KV_FEATURES, FEATURES);
@@ -174,6 +179,7 @@ impl<'r> Maker<'r> {
             maker.host[index] = maker.lasting(name, Residence::External, &[16], 4);
         }
         maker.random_state = maker.lasting("random", Residence::State, &[8], 4);
+        maker.vision = vision::Lasting::of(&mut maker);
         maker
     }
 
@@ -264,6 +270,9 @@ impl<'r> Maker<'r> {
         let features = match kind {
             OpKind::KvAppend(_) => KV_FEATURES,
             OpKind::MatMul { rows, .. } => rows,
+            OpKind::Vision(
+                VisionOp::PatchRopeTable { .. } | VisionOp::SectionedRopeTable { .. },
+            ) => vision::TABLE_FEATURES,
             _ => FEATURES,
         };
         let piece = contract::grain_piece(&kind);
@@ -439,7 +448,8 @@ impl<'r> Maker<'r> {
                     head_dim: HEAD_DIM,
                     rotary_dim: HEAD_DIM,
                 };
-                self.push_wide(phase, pool, "rope", kind, &[x, pool.tables[0]]);
+                let table = *self.random.pick(&pool.tables);
+                self.push_wide(phase, pool, "rope", kind, &[x, table]);
             }
             11 => {
                 let (k, v) = (self.narrow(phase, pool), self.narrow(phase, pool));
@@ -463,27 +473,9 @@ impl<'r> Maker<'r> {
                     self.push_wide(phase, pool, "merge", kind, &[partials, integers, integers]);
                 }
             }
-            14 => {
-                let kind = OpKind::Vision(VisionOp::LayerNorm { epsilon: 1e-5 });
-                self.push_wide(phase, pool, "layer_norm", kind, &[x, vector, own]);
-            }
-            15 => {
-                let kind = OpKind::Vision(VisionOp::Activate(Activation::GeluErf));
-                self.push_wide(phase, pool, "activate", kind, &[x]);
-            }
-            16 => {
-                let kind = OpKind::Vision(VisionOp::FeatureScale);
-                self.push_wide(phase, pool, "feature_scale", kind, &[x, vector]);
-            }
-            17 => {
-                let kind = OpKind::Vision(VisionOp::FullAttention(FullAttentionShape {
-                    heads: SHAPE.heads,
-                    head_dim: HEAD_DIM,
-                    positions: 64,
-                    scale: SHAPE.scale,
-                }));
-                let z = self.wide(phase, pool);
-                self.push_wide(phase, pool, "full_attention", kind, &[x, y, z]);
+            14..18 => {
+                let kind = self.random.below(vision::KINDS);
+                self.vision_step((phase, kind), pool, [vector, own]);
             }
             _ => {
                 if self.level == Level::Logical || self.random.once_in(2) {
@@ -521,6 +513,51 @@ impl<'r> Maker<'r> {
                 }
             }
             *next = after;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Every operation that a model may write is drawn, and every one that kernels run.
+    #[test]
+    fn every_kind_of_operation_is_drawn() {
+        let drawn = |level: Level| -> BTreeSet<String> {
+            let extent = Extent { level, phases: 2, ops: 12 };
+            let programs = (0..60).map(|seed| program(&mut Random::new(seed), extent));
+            let phases = programs.flat_map(|program| program.phases);
+            phases.flat_map(|phase| phase.ops).map(|op| op.kind.name().to_string()).collect()
+        };
+        let both = [
+            "LayerNorm",
+            "Activate",
+            "FeatureScale",
+            "Patchify",
+            "AddPositions",
+            "FullAttention",
+            "WindowAttention",
+            "PatchRopeTable",
+            "SectionedRopeTable",
+            "GatedProducts",
+            "MergePatches",
+            "PlaceRows",
+            "SpliceRows",
+            "MatMul",
+            "Rope",
+            "KvAppend",
+            "Sample",
+        ];
+        let legal = ["GatedMatMul", "RmsNormQuantise", "RmsNormAdd", "AttentionDecodePartial"];
+        let (logical, legal_drawn) = (drawn(Level::Logical), drawn(Level::Legal));
+        for name in both {
+            assert!(logical.contains(name) && legal_drawn.contains(name), "{name}");
+        }
+        for name in legal {
+            assert!(!logical.contains(name) && legal_drawn.contains(name), "{name}");
         }
     }
 }

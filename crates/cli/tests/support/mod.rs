@@ -7,6 +7,7 @@
 
 pub mod child;
 pub mod gguf;
+pub mod pictures;
 pub mod tiny;
 
 use std::path::{Path, PathBuf};

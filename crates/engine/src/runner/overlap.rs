@@ -6,7 +6,7 @@
 
 use dctms_exec::{Beside, LongRun};
 
-use super::{Runner, Step, Stepper, whole};
+use super::{Runner, Step, Stepper, TilePlan, whole};
 use crate::error::{Class, EngineError};
 
 /// Tokens of a prompt that are ready to be appended.
@@ -96,7 +96,7 @@ impl Runner {
         first_row: u32,
         write: impl FnOnce(&mut [u8]),
         chunk: Chunk<'_>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<TilePlan, EngineError> {
         let Chunk { slot, tokens, position } = chunk;
         self.core.check_context(position as usize + tokens.len())?;
         self.core.check_slot(slot)?;
@@ -109,7 +109,8 @@ impl Runner {
         self.stage_chunk(chunk)?;
         let ran = self.session.run_unless(region, &self.interrupt)?;
         self.core.rows = 1;
-        whole(ran)
+        whole(ran)?;
+        Ok(TilePlan::Chunk)
     }
 
     /// Writes the tokens of a chunk; logits are wanted for its last one.

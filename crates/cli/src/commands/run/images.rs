@@ -220,7 +220,8 @@ impl Album {
     pub fn add(&mut self, path: &Path, runner: &mut Runner) -> Result<(), EngineError> {
         if self.placed.len() as u64 >= self.limits.count {
             let message = format!(
-                "the conversation has {} pictures, the plan holds {} (--max-images)",
+                "pictures of the conversation so far: {}, of which the plan holds {} \
+                 (--max-images)",
                 self.placed.len(),
                 self.limits.count
             );
@@ -331,7 +332,7 @@ pub fn stretches(
 ) -> Result<(), EngineError> {
     let found = text.matches(mark).count();
     if found != placed.len() {
-        let message = format!("{} pictures, and {found} places for them", placed.len());
+        let message = format!("places for pictures: {found}, pictures: {}", placed.len());
         return Err(EngineError::new(Class::File, message));
     }
     let mut ends = first_ends;

@@ -157,7 +157,9 @@ impl RunArgs {
             }
         }
         if let Some(max) = self.plan.max_images.filter(|max| given > *max) {
-            return wrong(format!("{given} pictures, at most {max} are planned (--max-images)"));
+            let pictures = if given == 1 { "picture" } else { "pictures" };
+            let message = format!("{given} {pictures}, at most {max} planned for (--max-images)");
+            return wrong(message);
         }
         if given > 0 {
             self.plan.max_images = self.plan.max_images.or(Some(given));

@@ -11,8 +11,10 @@ use dctms_engine::generation::{
     BesideCounts, Control, GenerationOptions, LogitsDigest, Sequence, Timing,
 };
 use dctms_engine::pictures::EncodeTimes;
+use dctms_engine::runner::TilePlan;
 use dctms_engine::turns::Reloads;
 use dctms_ir::plan::Envelope;
+use dctms_models::phases;
 use dctms_system::heap::Region;
 use dctms_system::interrupt::stop_requested;
 use dctms_system::output::Stream;
@@ -239,7 +241,7 @@ impl Report<'_> {
                 out,
                 "{comma}{{\"width\":{},\"height\":{},\"tiles\":{},\"tokens\":{},\
                  \"decode_ms\":{:.3},\"resize_ms\":{:.3},\"encode_ms\":{:.3},\
-                 \"chunks_beside\":{}}}",
+                 \"chunks_beside\":{},\"plans\":{{",
                 placed.size.width,
                 placed.size.height,
                 times.tiles,
@@ -249,6 +251,19 @@ impl Report<'_> {
                 times.encode_s * 1000.0,
                 times.chunks,
             );
+            for (index, (plan, tiles)) in times.plans.counts().enumerate() {
+                let _ = out.write_str(if index > 0 { "," } else { "" });
+                // The names of the phases, as the plan and a trace have them.
+                let _ = match plan {
+                    TilePlan::Bound => write!(out, "\"{}\":{tiles}", phases::VISION),
+                    TilePlan::Member(bound) => {
+                        write!(out, "\"{}@{bound}\":{tiles}", phases::VISION)
+                    }
+                    TilePlan::Chunk => write!(out, "\"{}\":{tiles}", phases::VISION_AND_PREFILL),
+                    TilePlan::Steps => write!(out, "\"{}\":{tiles}", phases::VISION_BESIDE),
+                };
+            }
+            out.bytes(b"}}");
         }
         let heap = HEAP.figures(Region::Image);
         let _ = write!(

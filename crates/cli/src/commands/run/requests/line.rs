@@ -8,7 +8,9 @@
 //!
 //! A tree of values can take sixty times the bytes of its text, so there is none: strings lose
 //! their escapes inside the line, which only shortens them, and a request is spans of it. An
-//! unknown key is refused: a misspelt one would otherwise be an answer to another question.
+//! unknown key is refused: a misspelt one would otherwise be an answer to another question. What a
+//! sender calls its request is looked for before anything can be refused, so that every refusal
+//! that can carry it does.
 //!
 //! Must not know: models, pictures, templates.
 
@@ -139,47 +141,71 @@ impl Request {
         self.images.len() + inside.count()
     }
 
-    /// Reads a line, whose strings lose their escapes. `id` is set as soon as it is read, so that
-    /// a refusal can carry it.
+    /// Reads a line, whose strings lose their escapes. `id` is set whatever is wrong, so that a
+    /// refusal can carry it.
     ///
     /// # Errors
     /// Where the line is no request.
     pub fn read(&mut self, line: &mut [u8]) -> Result<()> {
-        self.id = None;
+        self.find_id(line);
         self.turns.clear();
         self.pieces.clear();
         self.images.clear();
         self.max_tokens = None;
         let mut reader = Reader { line, at: 0 };
-        match reader.peek() {
-            // As in a file of prompts.
-            Some(b'"') => self.prompt(&mut reader)?,
-            _ => reader.object(|reader, key| match key.of(reader.line) {
-                "prompt" => self.prompt(reader),
-                "messages" => self.messages(reader),
-                "images" => reader.array(|reader| {
-                    let image = reader.string()?;
-                    self.images.push(image);
-                    self.check_images(reader)
-                }),
-                "max_tokens" => {
-                    self.max_tokens = Some(reader.positive()?);
-                    Ok(())
-                }
-                "id" => {
-                    self.id = Some(reader.scalar()?);
-                    Ok(())
-                }
-                other => {
-                    let known = "prompt, messages, images, max_tokens or id";
-                    Err(reader.fault(format!("{:?} is no key of a request: {known}", short(other))))
-                }
-            })?,
-        }
+        reader.object(|reader, key| match key.of(reader.line) {
+            "prompt" => self.prompt(reader),
+            "messages" => self.messages(reader),
+            "images" => reader.array(|reader| {
+                let image = reader.string()?;
+                self.images.push(image);
+                self.check_images(reader)
+            }),
+            "max_tokens" => {
+                self.max_tokens = Some(reader.positive()?);
+                Ok(())
+            }
+            "id" => {
+                self.id = Some(reader.scalar()?);
+                Ok(())
+            }
+            other => {
+                let known = "prompt, messages, images, max_tokens or id";
+                Err(reader.fault(format!("{:?} is no key of a request: {known}", short(other))))
+            }
+        })?;
         reader.end()?;
         match self.turns.is_empty() {
             true => Err(reader.fault("neither \"prompt\" nor \"messages\"")),
             false => Ok(()),
+        }
+    }
+
+    /// Sets `id` to what a line calls itself, as far as its strings and brackets can be followed:
+    /// whether it is a request is another question.
+    pub fn find_id(&mut self, line: &mut [u8]) {
+        let mut reader = Reader { line, at: 0 };
+        self.id = None;
+        let mut depth = 0usize;
+        while let Some(byte) = reader.peek() {
+            match byte {
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                b'"' => {
+                    let Some(word) = reader.skip_string() else { return };
+                    let is_id = &reader.line[word.start..word.end] == b"\"id\"" && depth == 1;
+                    if is_id && reader.expect(b':').is_ok() {
+                        let id = reader.scalar().ok();
+                        // Where the line was cut, a number may have lost its end.
+                        let is_whole = matches!(reader.peek(), Some(b',' | b'}'));
+                        let is_text = |id: &Span| !id.of(reader.line).is_empty();
+                        self.id = id.filter(|id| is_whole && is_text(id)).or(self.id);
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            reader.at += 1;
         }
     }
 
@@ -279,8 +305,8 @@ impl Request {
                 Err(reader.fault("a text model cannot see: pictures need a vision file (--mmproj)"))
             }
             true => Err(reader.fault(format!(
-                "more than {} pictures, for which the plan is (--max-images)",
-                self.images_max
+                "more than {}, for which the plan is (--max-images)",
+                pictures(self.images_max)
             ))),
             false => Ok(()),
         }
@@ -292,6 +318,11 @@ impl Request {
             false => Err(reader.fault("a request has one \"prompt\" or one \"messages\"")),
         }
     }
+}
+
+/// So many of them, in words.
+fn pictures(count: usize) -> String {
+    format!("{count} picture{}", if count == 1 { "" } else { "s" })
 }
 
 fn pieces_max(turns_max: usize, images_max: usize) -> usize {
@@ -471,21 +502,34 @@ impl Reader<'_> {
             self.positive()?;
             return Ok(Span { start, end: self.at });
         }
-        let mut at = start + 1;
+        self.at += 1;
         loop {
-            let rest = &self.line[at.min(self.line.len())..];
-            at += match *rest {
+            match self.line[self.at..] {
                 [b'"', ..] => break,
-                [b'\\', b'u', a, b, c, d, ..] if [a, b, c, d].iter().all(u8::is_ascii_hexdigit) => {
-                    6
-                }
-                [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => 2,
+                // Half a surrogate pair is no text, so whoever reads the answer might refuse it.
+                [b'\\', b'u', ..] => drop(self.unicode()?),
+                [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => self.at += 2,
                 [b'\\' | 0..=0x1f, ..] | [] => return Err(self.fault("no string of JSON")),
-                [..] => 1,
+                [..] => self.at += 1,
+            }
+        }
+        self.at += 1;
+        Ok(Span { start, end: self.at })
+    }
+
+    /// A string with its quotes, whatever stands in it; nothing where it has no end.
+    fn skip_string(&mut self) -> Option<Span> {
+        let start = self.at;
+        self.at += 1;
+        loop {
+            self.at += match self.line.get(self.at)? {
+                b'"' => break,
+                b'\\' => 2,
+                _ => 1,
             };
         }
-        self.at = at + 1;
-        Ok(Span { start, end: self.at })
+        self.at += 1;
+        Some(Span { start, end: self.at })
     }
 
     /// A whole number.

@@ -18,7 +18,7 @@ use std::time::Instant;
 use dctms_engine::eyes::Placed;
 use dctms_engine::generation::{Arriving, Sequence};
 use dctms_engine::pictures::{self, EncodeTimes, Encoding};
-use dctms_engine::runner::Tile;
+use dctms_engine::runner::{Tile, TilePlan};
 use dctms_engine::{EngineError, Runner};
 use dctms_system::heap::{Region, look_away};
 
@@ -121,7 +121,9 @@ impl Order {
                 }
             }
             Err(error) => {
-                self.request.id = None;
+                // What is there of it may say what the sender calls it.
+                self.len = self.line.len();
+                self.request.find_id(&mut self.line);
                 self.refuse(error);
             }
         }
@@ -235,7 +237,9 @@ impl Arriving for Ahead<'_> {
     fn encoded(&mut self, tile: &Tile, whole_s: f64, result: Result<(), EngineError>) {
         let _away = look_away();
         match (result, self.next()) {
-            (Ok(()), Some((index, _))) => self.order.encodings[index].encoded(tile, whole_s),
+            (Ok(()), Some((index, _))) => {
+                self.order.encodings[index].encoded(tile, TilePlan::Steps, whole_s);
+            }
             (Err(error), _) => self.order.refuse(error),
             (Ok(()), None) => {}
         }

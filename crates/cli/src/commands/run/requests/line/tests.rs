@@ -43,7 +43,6 @@ fn said(text: &str) -> String {
 fn requests_are_read() {
     for (line, want) in [
         (r#"{"prompt":"hello"}"#, r#"user "hello";"#),
-        (r#""hello""#, r#"user "hello";"#),
         (
             r#" { "images" : ["a.png","b\u00e9.png"] , "prompt" : "a\n\"b\"\\" , "max_tokens":7, "id":"x\"1"}"#,
             "user \"a\\n\\\"b\\\"\\\\\"; <a.png> <bé.png> id \"x\\\"1\" max 7",
@@ -63,6 +62,7 @@ fn what_is_no_request_is_refused_by_name() {
     for (line, part) in [
         ("", "'{' is expected"),
         ("[]", "'{' is expected"),
+        (r#""hello""#, "'{' is expected"),
         ("{}", "neither \"prompt\" nor \"messages\""),
         (r#"{"prompt":"a"} x"#, "nothing more"),
         (r#"{"prompt":"a""#, "',' or '}'"),
@@ -76,6 +76,8 @@ fn what_is_no_request_is_refused_by_name() {
         (r#"{"prompt":"a","id":007}"#, "a whole number"),
         (r#"{"prompt":"a","id":"\x"}"#, "no string"),
         (r#"{"prompt":"a","id":"x"#, "no string"),
+        (r#"{"prompt":"a","id":"\ud800"}"#, "\\u and four"),
+        (r#"{"prompt":"a","id":"\udc00\ud800"}"#, "half a surrogate"),
         (r#"{"prompt":"\ud800"}"#, "\\u and four"),
         (r#"{"prompt":"\ud800\u0041"}"#, "half a surrogate"),
         (r#"{"prompt":"\udc00"}"#, "half a surrogate"),
@@ -96,6 +98,40 @@ fn what_is_no_request_is_refused_by_name() {
     let many = r#"{"role":"user","content":"a"},"#.repeat(TURNS + 1);
     let line = format!("{{\"messages\":[{}]}}", many.trim_end_matches(','));
     assert!(read(&line).0.expect_err("too many").to_string().contains("4 messages"));
+}
+
+/// A refusal carries the name of its request wherever that stands, if it can be written back.
+#[test]
+fn a_refused_line_keeps_its_id() {
+    for (line, id) in [
+        (r#"{"promt":"a","id":"x"}"#, Some("\"x\"")),
+        (r#"{"id":7,"promt":"a"}"#, Some("7")),
+        (r#"{"prompt":"a","max_tokens":-1,"id":7}"#, Some("7")),
+        (r#"{"messages":[{"id":1,"role":"robot"}],"id" : "\ud83d\ude00 \n" }"#, {
+            Some(r#""\ud83d\ude00 \n""#)
+        }),
+        (r#"{"prompt":"\q, \"id\":5","id":6}"#, Some("6")),
+        (r#"{"prompt":"a" x "id":"y","#, Some("\"y\"")),
+        // The last of several, as where all is right.
+        (r#"{"promt":"a","id":1,"id":2}"#, Some("2")),
+        // Not whole, not its own, no text, no scalar, no request.
+        (r#"{"promt":"a","id":12"#, None),
+        (r#"{"promt":{"id":3}}"#, None),
+        (r#"{"promt":"id","x":3}"#, None),
+        (r#"{"promt":"a","id":"\ud800"}"#, None),
+        (r#"{"promt":"a","id":[1]}"#, None),
+        (r#"{"promt":"a \"id\":3"#, None),
+        (r#"["id",3]"#, None),
+    ] {
+        let (read, request, line_after) = read(line);
+        assert!(read.is_err(), "{line}");
+        assert_eq!(request.id.map(|id| id.of(&line_after)), id, "{line}");
+    }
+    // What is no UTF-8 is not written back.
+    let mut broken = b"{\"promt\":1,\"id\":\"\xff\"}".to_vec();
+    let mut request = Request::with_room(TURNS, IMAGES);
+    request.find_id(&mut broken);
+    assert_eq!(request.id, None);
 }
 
 /// Whatever bytes come, nothing is read outside the line; what is read agrees with a reader that
@@ -127,6 +163,8 @@ fn random_lines_agree_with_a_tree() {
         "\\",
         "é",
         "\"image\"",
+        "\"id\":\"\\ud800\"",
+        "\"id\":1,",
     ];
     let good = [
         r#"{"prompt":"a\u00e9\n","images":["x","y"],"max_tokens":7}"#,
@@ -161,6 +199,11 @@ fn random_lines_agree_with_a_tree() {
         let tree: std::result::Result<serde_json::Value, _> = serde_json::from_str(&text);
         let (read, request, line) = read(&text);
         assert!(std::str::from_utf8(&line).is_ok() || read.is_err(), "{text}");
+        // Whatever is written back is JSON.
+        if let Some(id) = request.id {
+            let id = serde_json::from_str::<serde_json::Value>(id.of(&line));
+            assert!(id.is_ok_and(|id| id.is_string() || id.is_u64()), "{text}");
+        }
         if read.is_ok() {
             taken += 1;
             let tree = tree.unwrap_or_else(|error| panic!("{text}: {error}"));
