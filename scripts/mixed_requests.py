@@ -87,9 +87,9 @@ def main() -> int:
     total, held = Counter(), True
     for index, model in enumerate(models):
         with tempfile.TemporaryDirectory() as folder:
-            members = members_of(arguments.dctms, model)
+            members, least = members_of(arguments.dctms, model)
             pictures = make_pictures(Path(folder), model, members)
-            ran = {mode: set() for mode in modes}
+            ran, largest = {mode: set() for mode in modes}, 0
             for setting in SETTINGS:
                 draw = random.Random(f"{SEED} {index} {setting}")
                 requests = [request(draw, pictures, arguments.tokens) for _ in range(each)]
@@ -99,9 +99,11 @@ def main() -> int:
                     held &= one.run(requests, alone, members)
                     total += one.total
                     ran[mode] |= set(one.plans)
+                    largest = max(largest, one.largest)
         for mode in modes:
             wanted = {"vision", *(f"vision@{member}" for member in members)}
-            wanted |= {"vision.beside", "vision+prefill"} if mode == "overlapped" else set()
+            if mode == "overlapped":
+                wanted |= {"vision.beside"} | ({"vision+prefill"} if largest >= least else set())
             if missing := wanted - ran[mode]:
                 print(f"{model.name}, {mode}: {', '.join(sorted(missing))} never ran", file=sys.stderr)
                 held = False
@@ -116,13 +118,14 @@ def model_of(word: str) -> Model:
     return Model(name, Path(text), Path(vision), *map(int, numbers))
 
 
-def members_of(dctms: str, model: Model) -> list[int]:
-    """Patches of the smaller members of the family."""
-    words = [dctms, "plan", *model.words("greedy, refused", 8), "--json"]
+def members_of(dctms: str, model: Model) -> tuple[list[int], int]:
+    """Patches of the smaller members of the family, and of the least tile beside a chunk."""
+    words = [dctms, "plan", *model.words("greedy, refused", 8), "--mode", "overlapped", "--json"]
     words.remove("--ignore-eos")
     plan = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     names = [phase["name"] for phase in plan["phases"]]
-    return sorted(int(name.split("@")[1]) for name in names if name.startswith("vision@"))
+    members = sorted(int(name.split("@")[1]) for name in names if name.startswith("vision@"))
+    return members, max((region["least_patches"] for region in plan["regions"]), default=0)
 
 
 def make_pictures(folder: Path, model: Model, members: list[int]) -> dict[str, list[Path]]:
@@ -197,6 +200,7 @@ class Watched:
     def __init__(self, arguments, model: Model, mode: str, setting: str):
         self.arguments, self.model, self.mode, self.setting = arguments, model, mode, setting
         self.total, self.plans, self.complaints = Counter(), Counter(), []
+        self.largest = 0
 
     def words(self, mode: str) -> list[str]:
         own = self.model.words(self.setting, self.arguments.tokens)
@@ -263,6 +267,7 @@ class Watched:
             if sum(image["plans"].values()) != image["tiles"]:
                 self.complaints.append(f"{image}: not a plan for each tile")
             patches = image["tokens"] // image["tiles"] * self.model.merge**2
+            self.largest = max(self.largest, patches)
             fits = [f"vision@{member}" for member in members if patches <= member]
             others = {(fits or ["vision"])[0], "vision.beside", "vision+prefill"}
             if image["tiles"] == 1 and not set(image["plans"]) <= others:

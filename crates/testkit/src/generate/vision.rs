@@ -7,8 +7,9 @@ use dctms_ir::{Dtype, PhaseId, Residence, Size, TensorId};
 
 use super::{FEATURES, HEAD_DIM, Level, Maker, Pool, SHAPE};
 
-/// Kinds of steps here.
-pub(super) const KINDS: usize = 13;
+/// Kinds of steps here. What two phases share (embeddings) is drawn as often as four others: else
+/// few regions would have an order between their streams that is about them.
+pub(super) const KINDS: usize = 19;
 /// Rows of the embeddings.
 const ROWS: u64 = 8;
 /// Features of a table of rotations: one tile, so that it is written by one shard.
@@ -121,7 +122,7 @@ impl Maker<'_> {
                 let kind = VisionOp::MergePatches { factor: 1, width: FEATURES, order };
                 push(self, "merge_patches", kind, &[x, grid]);
             }
-            11 => {
+            11..15 => {
                 let kind = OpKind::Vision(VisionOp::PlaceRows);
                 self.op(phase, "place", kind, &[x, first_row], &[images]);
             }
