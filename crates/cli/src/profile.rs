@@ -33,14 +33,18 @@ const FORMAT: &str = "dctms-machine";
 const VERSION: u32 = 1;
 
 /// The single rates, in the order of the file.
-const RATES: [&str; 9] = [
+const RATES: [&str; 13] = [
     "integer_ops_per_s",
     "float_ops_per_s",
     "read_bytes_per_s",
     "lane_read_bytes_per_s",
     "cache_read_bytes_per_s",
     "cache_bytes",
+    "beside_read_bytes_per_s",
+    "beside_products_ratio",
     "cut_ps",
+    "wait_ratio",
+    "pause_ps",
     "task_ps",
     "run_ps",
 ];
@@ -54,7 +58,11 @@ fn rate_of<'a>(balance: &'a mut Balance, name: &str) -> &'a mut f64 {
         "lane_read_bytes_per_s" => &mut balance.lane_read_bytes_per_s,
         "cache_read_bytes_per_s" => &mut balance.cache_read_bytes_per_s,
         "cache_bytes" => &mut balance.cache_bytes,
+        "beside_read_bytes_per_s" => &mut balance.beside_read_bytes_per_s,
+        "beside_products_ratio" => &mut balance.beside_products_ratio,
         "cut_ps" => &mut balance.cut_ps,
+        "wait_ratio" => &mut balance.wait_ratio,
+        "pause_ps" => &mut balance.pause_ps,
         "task_ps" => &mut balance.task_ps,
         "run_ps" => &mut balance.run_ps,
         other => unreachable!("{other} is no rate"),
@@ -88,8 +96,8 @@ pub fn read(text: &[u8]) -> Result<Profile, String> {
     let mut balance = Balance::builtin(&isa, lanes as u32);
     for name in RATES {
         if let Some(value) = root.get(name) {
-            // One lane waits for nobody.
-            let least_zero = name == "cut_ps";
+            // One lane waits for nobody, and may never stand still.
+            let least_zero = matches!(name, "cut_ps" | "wait_ratio" | "pause_ps");
             *rate_of(&mut balance, name) = rate(name, value, least_zero)?;
         }
     }
@@ -157,6 +165,9 @@ fn products(
         if let Some(stream) = entry.get("stream_bytes_per_s") {
             known.stream_bytes_per_s = rate(&format!("{path}.stream_bytes_per_s"), stream, false)?;
         }
+        if let Some(beside) = entry.get("beside_bytes_per_s") {
+            known.beside_bytes_per_s = rate(&format!("{path}.beside_bytes_per_s"), beside, false)?;
+        }
         let Some(points) = entry.get("weight_ps") else { continue };
         let points = points.as_array().filter(|list| list.len() == TOKEN_POINTS.len());
         let points = points.ok_or_else(|| {
@@ -179,7 +190,8 @@ pub fn write(profile: &Profile, extra: &[(&str, String)]) -> String {
     let mut balance = profile.balance;
     for name in RATES {
         let value = *rate_of(&mut balance, name);
-        let _ = writeln!(out, "\"{name}\":{value:.0},");
+        let digits = if name.ends_with("_ratio") { 4 } else { 0 };
+        let _ = writeln!(out, "\"{name}\":{value:.digits$},");
     }
     let points: Vec<String> = TOKEN_POINTS.iter().map(u64::to_string).collect();
     let _ = writeln!(out, "\"token_points\":[{}],", points.join(","));
@@ -199,9 +211,11 @@ pub fn write(profile: &Profile, extra: &[(&str, String)]) -> String {
                 let points: Vec<String> =
                     rates.weight_ps.iter().map(|value| format!("{value:.3}")).collect();
                 format!(
-                    "\"{}\":{{\"stream_bytes_per_s\":{:.0},\"weight_ps\":[{}]}}",
+                    "\"{}\":{{\"stream_bytes_per_s\":{:.0},\"beside_bytes_per_s\":{:.0},\
+                     \"weight_ps\":[{}]}}",
                     dtype.name(),
                     rates.stream_bytes_per_s,
+                    rates.beside_bytes_per_s,
                     points.join(",")
                 )
             })

@@ -2,7 +2,7 @@
 //! which part of a prompt waits for what. Shared by the table and the page.
 
 use dctms_ir::Plan;
-use dctms_ir::plan::RegionReport;
+use dctms_ir::plan::{Arrival, RegionReport};
 use dctms_planner::second_unit::{SecondUnitTimes, Side};
 
 use crate::show::{grouped, milliseconds, printable};
@@ -84,24 +84,36 @@ pub fn verdict(region: &RegionReport) -> Vec<String> {
     ]
 }
 
-/// The longest gap between two tokens of an answer while a picture arrives, where the plan has
-/// phases for that: beside the tile a step and what is picked after it, both on the control lane;
-/// one after the other the whole tile as well.
+/// What the lines of [`gap`] are.
+pub const GAP: &str = "a picture that arrives while an answer is written";
+
+/// The longest gap between two tokens while the largest picture arrives, of a model with eyes.
 #[must_use]
-pub fn gap(plan: &Plan) -> Option<String> {
-    let longest = |name: &str| {
-        let phase = plan.program.phase_named(name)?;
-        let predictions = plan.predictions.iter().filter(|known| known.phase == phase);
-        predictions.map(|known| known.nanoseconds).max()
+pub fn gap(plan: &Plan) -> Vec<String> {
+    let Some(gap) = &plan.gap else { return Vec::new() };
+    let when = match gap.arrival {
+        Arrival::Beside => "its tiles are encoded beside the steps",
+        Arrival::AfterAnswer => "it waits for the end of the answer, which nothing interrupts",
     };
-    let (step, sample) = (longest("decode.beside")?, longest("sample")?);
-    let tile = longest("vision")? + longest("decode")? + sample;
-    Some(format!(
-        "longest gap between tokens while a picture arrives: {} ms beside its tiles; {} ms if each \
-         stood between two tokens (expected)",
-        milliseconds(step + sample),
-        milliseconds(tile)
-    ))
+    vec![
+        format!(
+            "longest gap between tokens: {} ms expected; {when}",
+            milliseconds(gap.expected_ns)
+        ),
+        format!(
+            "no gap is longer than {} ms, unless a lane is made to stand still for longer than {} \
+             ms at a time",
+            milliseconds(gap.bound_ns),
+            milliseconds(gap.pause_ns)
+        ),
+        format!(
+            "all of it between two tokens ({} tiles, {} tokens of the prompt) would be a gap of {} \
+             ms",
+            grouped(gap.picture_tiles),
+            grouped(gap.picture_tokens),
+            milliseconds(gap.picture_ns)
+        ),
+    ]
 }
 
 /// Parts of a prompt and what each waits for.

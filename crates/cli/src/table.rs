@@ -65,13 +65,18 @@ pub fn text(shown: &Shown<'_>) -> String {
     section(&mut out, "concurrency", &rows(schedule::ROOFLINE, schedule::roofline(plan)));
     for region in &plan.regions {
         let mut lines = rows(streams::STREAMS, streams::streams(plan, region));
-        for line in streams::verdict(region).into_iter().chain(streams::gap(plan)) {
+        for line in streams::verdict(region) {
             lines.push_str(&format!("  {line}\n"));
         }
         if !region.segments.is_empty() {
             lines.push_str(&rows(streams::SEGMENTS, streams::segments(region)));
         }
         section(&mut out, &streams::title(plan, region), &lines);
+    }
+    let gap = streams::gap(plan);
+    if !gap.is_empty() {
+        let lines: String = gap.iter().map(|line| format!("  {line}\n")).collect();
+        section(&mut out, streams::GAP, &lines);
     }
     if let Some(times) = shown.second_unit {
         let lines = streams::second_unit(times).into_iter().chain(streams::gantt(times));

@@ -76,3 +76,50 @@ fn one_answer_whether_pictures_are_looked_at_before_or_beside() {
         assert_eq!(serial[4]["error"]["class"], "file");
     }
 }
+
+/// A plan of a model with eyes, with rates of which some are given.
+fn plan(folder: &Folder, mode: &str, rates: &str) -> Value {
+    let profile =
+        format!(r#"{{"lanes":2,"isa":"avx2","memory_bytes":1073741824,"cache_bytes":1{rates}}}"#);
+    let output = dctms("plan")
+        .arg(fixture("vision-lfm2-text-f16.gguf"))
+        .arg("--mmproj")
+        .arg(fixture("vision-lfm2-mmproj-f16.gguf"))
+        .args("--json --max-images 2 --max-input 1600 --max-output 48 --mode")
+        .args(mode)
+        .arg("--machine")
+        .arg(folder.file("profile.json", profile))
+        .run();
+    assert_eq!(output.code(), 0, "{output:?}");
+    serde_json::from_str(&output.stdout).expect("a plan")
+}
+
+#[test]
+fn a_plan_says_how_long_a_gap_may_be_and_what_shortens_the_step_beside() {
+    let folder = Folder::new();
+    let number = |plan: &Value, key: &str| plan["gap"][key].as_u64().expect("a number");
+    let step = |plan: &Value, phase: &str| {
+        let known = plan["predictions"].as_array().expect("predictions").iter();
+        let of_phase = known.filter(|known| known["phase"] == phase);
+        of_phase.map(|known| known["nanoseconds"].as_u64().expect("a number")).max()
+    };
+    let rates = |read: &str| format!(r#","beside_read_bytes_per_s":{read},"pause_ps":7000000000"#);
+    let [fast, slow] = ["16e9", "1e9"].map(|read| plan(&folder, "overlapped", &rates(read)));
+    for plan in [&fast, &slow] {
+        assert_eq!(plan["gap"]["arrival"], "beside");
+        let expected = number(plan, "expected_ns");
+        let bound = expected + expected / 4 + 2 * 7_000_000;
+        assert!(number(plan, "bound_ns").abs_diff(bound) <= 2, "{}", plan["gap"]);
+        assert_eq!(number(plan, "pause_ns"), 7_000_000);
+        assert!(expected >= step(plan, "decode.beside").expect("a step beside"));
+        assert!(number(plan, "picture_ns") > step(plan, "vision").expect("a tile"));
+        assert!(number(plan, "picture_tiles") > 1, "{}", plan["gap"]);
+    }
+    // What a neighbour leaves of the memory is what the step beside has, and no other.
+    assert!(number(&slow, "expected_ns") > 2 * number(&fast, "expected_ns"), "{}", slow["gap"]);
+    assert_eq!(step(&slow, "decode"), step(&fast, "decode"));
+    let serial = plan(&folder, "serial", &rates("1e9"));
+    assert_eq!(serial["gap"]["arrival"], "after-answer");
+    assert!(number(&serial, "expected_ns") < number(&slow, "expected_ns"));
+    assert_eq!(number(&serial, "picture_tiles"), number(&slow, "picture_tiles"));
+}

@@ -234,3 +234,14 @@ fn preferences_that_contradict_each_other() {
     let words = "--memory-first --latency-first";
     dctms("plan").arg(fixture("llama-f16.gguf")).args(words).refused(USAGE, &["contradict"]);
 }
+
+#[test]
+fn a_second_unit_without_an_encoder_has_nothing_to_do() {
+    let words = "--second-unit 4:0.5";
+    let text = || dctms("plan").arg(fixture("llama-f16.gguf"));
+    text().args(words).refused(USAGE, &["--second-unit", "--mmproj"]);
+    let eyes = |child: Child| child.arg("--mmproj").arg(fixture("vision-lfm2-mmproj-f16.gguf"));
+    let two = dctms("plan").arg(fixture("vision-lfm2-text-f16.gguf"));
+    let two = eyes(two.arg(fixture("vision-lfm2-text-f16.gguf")));
+    two.args(words).refused(USAGE, &["--second-unit", "one model"]);
+}

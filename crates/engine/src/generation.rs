@@ -310,6 +310,8 @@ pub struct Timing {
 pub struct BesideCounts {
     /// Decode steps beside a tile.
     pub steps: usize,
+    /// Seconds of those steps.
+    pub steps_s: f64,
     /// Tiles beside decode steps.
     pub tiles: usize,
     /// Seconds between the last token and the end of the tile that was being encoded.

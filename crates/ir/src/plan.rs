@@ -308,6 +308,50 @@ pub struct StreamReport {
     pub bandwidth_percent: u32,
 }
 
+/// When a picture is looked at that comes while an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// At once, beside the steps of the answer.
+    Beside,
+    /// When the answer is done.
+    AfterAnswer,
+}
+
+impl Arrival {
+    /// Both.
+    pub const ALL: [Arrival; 2] = [Arrival::Beside, Arrival::AfterAnswer];
+
+    /// The name in text forms.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Arrival::Beside => "beside",
+            Arrival::AfterAnswer => "after-answer",
+        }
+    }
+}
+
+/// The longest gap between two tokens of an answer while the largest picture arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GapReport {
+    /// When the picture is looked at.
+    pub arrival: Arrival,
+    /// The longest gap that is expected, nanoseconds.
+    pub expected_ns: u64,
+    /// The gap that none is to pass, nanoseconds, where no lane stands still for longer than
+    /// `pause_ns` at a time.
+    pub bound_ns: u64,
+    /// The longest time that a lane of the machine was seen to stand still, nanoseconds.
+    pub pause_ns: u64,
+    /// Tiles of the largest picture.
+    pub picture_tiles: u64,
+    /// Tokens of the largest picture.
+    pub picture_tokens: u64,
+    /// What encoding and reading it takes on all lanes, one after the other, nanoseconds: the gap
+    /// that there would be if all of it stood between two tokens.
+    pub picture_ns: u64,
+}
+
 /// A part of the work on a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -342,6 +386,8 @@ pub struct Plan {
     pub variants: Vec<Variant>,
     /// Concurrent regions.
     pub regions: Vec<RegionReport>,
+    /// The longest gap between tokens while a picture arrives, of a model with eyes.
+    pub gap: Option<GapReport>,
     /// One placement a tensor.
     pub placements: Vec<Placement>,
     /// Buffers of the colouring.

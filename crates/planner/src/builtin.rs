@@ -24,6 +24,7 @@ impl Balance {
             Dtype::ALL.map(|_| ProductRates {
                 weight_ps: *kernel,
                 stream_bytes_per_s: table.stream_bytes_per_s * spread,
+                beside_bytes_per_s: 0.9 * table.stream_bytes_per_s,
             })
         };
         Balance {
@@ -34,7 +35,11 @@ impl Balance {
             lane_read_bytes_per_s: 24e9,
             cache_read_bytes_per_s: 40e9 * count,
             cache_bytes: 24e6,
+            beside_read_bytes_per_s: 0.9 * table.stream_bytes_per_s,
+            beside_products_ratio: 1.05,
             cut_ps: if lanes == 1 { 0.0 } else { 300e3 },
+            wait_ratio: if lanes == 1 { 0.0 } else { 0.03 },
+            pause_ps: 25e9,
             task_ps: 150e3,
             run_ps: 1e6,
             element_ps: table.element_ps,
@@ -62,7 +67,7 @@ const AVX512: Table = Table {
     float_weight_ps: [60.0, 90.0, 150.0, 280.0, 540.0, 2160.0, 8640.0],
     element_ps: [
         135.0, 1150.0, 330.0, 75.0, 890.0, 1400.0, 115.0, 2000.0, 5500.0, 18500.0, 80.0, 77.0,
-        85.0, 1250.0, 2000.0,
+        85.0, 1250.0, 2000.0, 200.0, 400.0, 700.0, 60.0, 900.0, 300.0,
     ],
 };
 
@@ -74,7 +79,7 @@ const AVX2: Table = Table {
     float_weight_ps: [80.0, 120.0, 200.0, 370.0, 700.0, 2800.0, 11200.0],
     element_ps: [
         180.0, 1500.0, 450.0, 100.0, 1200.0, 2000.0, 130.0, 2500.0, 5500.0, 18500.0, 120.0, 110.0,
-        120.0, 1700.0, 2500.0,
+        120.0, 1700.0, 2500.0, 260.0, 500.0, 1000.0, 85.0, 900.0, 400.0,
     ],
 };
 
@@ -86,6 +91,6 @@ const SCALAR: Table = Table {
     float_weight_ps: [500.0, 1000.0, 2000.0, 4000.0, 8000.0, 32e3, 128e3],
     element_ps: [
         500.0, 2000.0, 3000.0, 2000.0, 2000.0, 8000.0, 500.0, 1000.0, 2000.0, 25e3, 1000.0, 1000.0,
-        1000.0, 1000.0, 5000.0,
+        1000.0, 1000.0, 5000.0, 1000.0, 2000.0, 6000.0, 1000.0, 1500.0, 1000.0,
     ],
 };

@@ -9,6 +9,7 @@ mod builtin;
 pub mod choices;
 pub mod clocks;
 pub mod error;
+pub mod gap;
 pub mod grain;
 pub mod groups;
 pub mod legalise;
@@ -174,6 +175,8 @@ fn plan_legal(
         costs.push(phase_costs);
     }
     let predictions = predict::predictions(&program, &schedules, &placements, rates, &mut costs)?;
+    let parts = (&program, schedules.as_slice(), placements.as_slice());
+    let gap = gap::report(parts, &predictions, rates)?;
     let mut reports = Vec::new();
     for phase in &phases {
         if Streams::of(&program.phases[phase.index()]).is_some() {
@@ -201,6 +204,7 @@ fn plan_legal(
         preference: choices.preference,
         variants: Vec::new(),
         regions: reports,
+        gap,
         placements,
         buffers,
         arena,

@@ -111,8 +111,9 @@ pub fn step_ps(scene: &Scene<'_>, balance: &Balance, step: Step) -> Result<f64, 
 }
 
 /// What is expected of a decoder's phases: a chunk and a whole prompt, a decode step at position 0
-/// and at the last one; of an encoder's a tile, and a tile beside a chunk. The times of their operations are written into `costs`, at the last
-/// position.
+/// and at the last one; of an encoder's a tile, and a tile beside a chunk; of what runs beside
+/// something else, what it takes there ([`crate::gap`]). The times of their operations are written
+/// into `costs`, at the last position.
 ///
 /// # Errors
 /// An operation that breaks its contract.
@@ -128,6 +129,8 @@ pub fn predictions(
     for (index, phase) in program.phases.iter().enumerate() {
         let (phase_id, schedule) = (PhaseId::of(index), &schedules[index]);
         let scene = Scene { program, phase: phase_id, schedule, placements };
+        let parts = (program, schedules, placements);
+        let balance = &crate::gap::balance_of(parts, phase_id, balance);
         let mut add = |step: Step, ps: f64| {
             let (tokens, depth) = (step.tokens, step.depth);
             let nanoseconds = (ps / 1e3) as u64;
@@ -190,6 +193,21 @@ pub fn predictions(
     Ok(found)
 }
 
+/// Bytes of constants that a run of a phase reads: all of them but those of an embedding, of which
+/// it reads some rows.
+pub(crate) fn constant_bytes(program: &Program, phase: PhaseId, placements: &[Placement]) -> u64 {
+    let ops = &program.phases[phase.index()].ops;
+    let embedded =
+        |op: &Op, id: TensorId| matches!(op.kind, OpKind::EmbedRows { .. }) && op.inputs[1] == id;
+    let read: BTreeSet<TensorId> = ops
+        .iter()
+        .flat_map(|op| op.inputs.iter().filter(|id| !embedded(op, **id)))
+        .copied()
+        .filter(|id| program.tensor(*id).residence == Residence::Constant)
+        .collect();
+    read.iter().map(|id| placements[id.index()].bytes).sum()
+}
+
 /// The part of an operation's units that a shard has.
 pub(crate) fn share(units: u64, shard: u32, shards: u32) -> f64 {
     let (shard, shards) = (u64::from(shard), u64::from(shards));
@@ -214,17 +232,7 @@ impl<'a> Meter<'a> {
     pub fn new(scene: &Scene<'a>, balance: &'a Balance, step: Step) -> Meter<'a> {
         let program = scene.program;
         let dims = step_dims(program, scene.phase, step);
-        let ops = &program.phases[scene.phase.index()].ops;
-        let embedded = |op: &Op, id: TensorId| {
-            matches!(op.kind, OpKind::EmbedRows { .. }) && op.inputs[1] == id
-        };
-        let read: BTreeSet<TensorId> = ops
-            .iter()
-            .flat_map(|op| op.inputs.iter().filter(|id| !embedded(op, **id)))
-            .copied()
-            .filter(|id| program.tensor(*id).residence == Residence::Constant)
-            .collect();
-        let bytes: u64 = read.iter().map(|id| scene.placements[id.index()].bytes).sum();
+        let bytes = constant_bytes(program, scene.phase, scene.placements);
         let cached = (bytes as f64) < balance.cache_bytes;
         Meter { program, placements: scene.placements, balance, step, dims, cached }
     }
@@ -305,10 +313,10 @@ impl<'a> Meter<'a> {
         }
     }
 
-    fn norm(&self, op: &Op) -> Work {
+    fn norm(&self, op: &Op, [sum, write]: [Element; 2]) -> Work {
         let count = self.elements(op.inputs[0]);
-        let each_ps = self.balance.element(Element::NormSum) * count as f64;
-        Work { each_ps, ..self.element(Element::NormWrite, count) }
+        let each_ps = self.balance.element(sum) * count as f64;
+        Work { each_ps, ..self.element(write, count) }
     }
 
     fn attention(&self, op: &Op, shape: &AttentionShape, element: Element) -> Work {
@@ -349,7 +357,7 @@ impl<'a> Meter<'a> {
                 }
             }
             OpKind::RmsNorm { .. } | OpKind::RmsNormQuantise { .. } | OpKind::RmsNormAdd { .. } => {
-                self.norm(op)
+                self.norm(op, [Element::NormSum, Element::NormWrite])
             }
             OpKind::HeadNorm { .. } => self.element(Element::HeadNorm, self.elements(op.inputs[0])),
             OpKind::Quantise => self.element(Element::Quantise, self.elements(op.inputs[0])),
@@ -384,12 +392,12 @@ impl<'a> Meter<'a> {
             OpKind::Vision(VisionOp::FullAttention(shape)) => {
                 let tokens = self.tokens(op.inputs[0]);
                 let features = u64::from(shape.heads) * u64::from(shape.head_dim);
-                self.element(Element::AttentionPrefill, tokens * tokens * features)
+                self.element(Element::AttentionFull, tokens * tokens * features)
             }
             OpKind::Vision(VisionOp::WindowAttention { shape, .. }) => {
                 let features = u64::from(shape.heads) * u64::from(shape.head_dim);
                 let pairs = self.tokens(op.inputs[0]) * u64::from(shape.positions);
-                self.element(Element::AttentionPrefill, pairs * features)
+                self.element(Element::AttentionFull, pairs * features)
             }
             OpKind::Vision(VisionOp::GatedProducts { rows, cols, .. }) => {
                 let gate = self.product(op, op.inputs[1], (*rows, *cols));
@@ -404,11 +412,26 @@ impl<'a> Meter<'a> {
             OpKind::Vision(
                 VisionOp::PatchRopeTable { .. } | VisionOp::SectionedRopeTable { .. },
             ) => self.element(Element::RopeTable, self.elements(op.outputs[0]) / 2),
-            OpKind::Vision(VisionOp::LayerNorm { .. }) => self.norm(op),
-            OpKind::Vision(VisionOp::Activate(_)) => {
-                self.element(Element::Gated, self.elements(op.inputs[0]))
+            OpKind::Vision(VisionOp::LayerNorm { .. }) => {
+                self.norm(op, [Element::LayerNormSum, Element::LayerNormWrite])
             }
-            OpKind::Vision(_) => self.element(Element::Copy, self.elements(op.outputs[0])),
+            OpKind::Vision(VisionOp::Activate(_)) => {
+                self.element(Element::Activate, self.elements(op.inputs[0]))
+            }
+            OpKind::Vision(VisionOp::Patchify(_)) => {
+                self.element(Element::Patchify, self.elements(op.outputs[0]))
+            }
+            OpKind::Vision(VisionOp::PlaceRows) => {
+                self.element(Element::Rearrange, self.elements(op.inputs[0]))
+            }
+            OpKind::Vision(
+                VisionOp::AddPositions { .. }
+                | VisionOp::MergePatches { .. }
+                | VisionOp::SpliceRows,
+            ) => self.element(Element::Rearrange, self.elements(op.outputs[0])),
+            OpKind::Vision(VisionOp::FeatureScale) => {
+                self.element(Element::Copy, self.elements(op.outputs[0]))
+            }
             OpKind::LoadMatrix(_)
             | OpKind::LoadVector(_)
             | OpKind::LoadRopeFrequencies { .. }
@@ -429,7 +452,8 @@ pub fn patches_max(program: &Program) -> Option<u64> {
 
 /// The dims of a step: logits are wanted for its last token, or for each of its sequences.
 fn step_dims(program: &Program, phase: PhaseId, step: Step) -> Vec<u64> {
-    let decode = !program.phases[phase.index()].name.ends_with("prefill");
+    let name = dctms_ir::twin::family(&program.phases[phase.index()].name);
+    let decode = !name.ends_with("prefill");
     let dims = program.dims.iter().map(|dim| match (own_name(&dim.name), decode) {
         ("tokens", false) | ("sequences" | "rows", true) => step.tokens.clamp(dim.min, dim.max),
         ("rows", false) => dim.min,

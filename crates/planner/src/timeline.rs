@@ -1,14 +1,16 @@
 //! When each task is expected to run: the walk of a schedule in time.
 //!
 //! A task starts when its lane has come to it and everything that it waits for has been signalled,
-//! and takes what [`crate::predict`] says of its work. An event costs what a cut costs. Nothing is
-//! measured here.
+//! and takes what [`crate::predict`] says of its work. An event costs what a cut costs, and lanes
+//! that meet wait for the last of them ([`Balance::wait_ps`]): by what they do they would come at
+//! one time, and they do not. Nothing is measured here.
 
 use dctms_ir::contract::shardable;
 use dctms_ir::ids::OpId;
 
 use crate::clocks::walk;
 use crate::error::PlanError;
+use crate::groups::Group;
 use crate::predict::{Meter, Scene, Step, share};
 use crate::rates::Balance;
 
@@ -73,7 +75,11 @@ fn walked(scene: &Scene<'_>, balance: &Balance, meter: &Meter<'_>) -> Result<Tim
     let units: Vec<u64> = ops.iter().map(|op| meter.units(op)).collect::<Result<_, _>>()?;
     let lanes = scene.schedule.lanes.len();
     let cut_ps = if lanes > 1 { balance.cut_ps } else { 0.0 };
+    let meets = Group::of_schedule(scene.schedule).count > 1;
+    let wait_ps = |since_ps: f64| if meets { balance.wait_ps(since_ps) } else { 0.0 };
     let mut clock = vec![0f64; lanes];
+    // When each lane met others last.
+    let mut met = vec![0f64; lanes];
     let mut events = vec![0f64; scene.schedule.events as usize];
     let mut spans = Vec::with_capacity(scene.schedule.lanes.iter().map(Vec::len).sum());
     walk(scene.schedule, &mut |lane, task| {
@@ -82,8 +88,16 @@ fn walked(scene: &Scene<'_>, balance: &Balance, meter: &Meter<'_>) -> Result<Tim
             true => (share(units[op], task.shard, task.shards), task.shards),
             false => (1.0, 1),
         };
-        let waited = task.waits.iter().map(|event| events[event.index()] + cut_ps);
-        let start_ps = waited.fold(clock[lane], f64::max);
+        let there = task.waits.iter().map(|event| events[event.index()]);
+        let start_ps = match there.reduce(f64::max) {
+            None => clock[lane],
+            Some(there) => {
+                let last = there.max(clock[lane]);
+                let start_ps = last + wait_ps(last - met[lane]) + cut_ps;
+                met[lane] = start_ps;
+                start_ps
+            }
+        };
         let memory = f64::from(together) * balance.fewer_lanes(together);
         let end_ps = start_ps + works[op].lane_ps(share, memory) + balance.task_ps;
         clock[lane] = end_ps;
@@ -93,5 +107,7 @@ fn walked(scene: &Scene<'_>, balance: &Balance, meter: &Meter<'_>) -> Result<Tim
         spans.push(Span { lane, op: task.op, start_ps, end_ps });
     });
     let latest = clock.iter().copied().fold(0.0, f64::max);
-    Ok(Timeline { spans, end_ps: latest + cut_ps + balance.run_ps })
+    let since = met.iter().copied().fold(0.0, f64::max);
+    let end_ps = latest + wait_ps(latest - since) + cut_ps + balance.run_ps;
+    Ok(Timeline { spans, end_ps })
 }

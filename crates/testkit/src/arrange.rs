@@ -435,6 +435,7 @@ fn figures(
         orders: Vec::new(),
         variants: Vec::new(),
         regions: Vec::new(),
+        gap: None,
         placements,
         buffers,
         arena: ArenaFigures {

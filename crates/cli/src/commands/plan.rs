@@ -225,6 +225,15 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
         let message = "--chat: a conversation is with one model".to_string();
         return Err(UsageError::Wrong(message));
     }
+    if words.second_unit.is_some() && words.plan.vision.is_none() {
+        let message = "--second-unit is for a model with a vision file (--mmproj FILE): the unit \
+                       takes the encoder";
+        return Err(UsageError::Wrong(message.to_string()));
+    }
+    if words.second_unit.is_some() && words.files.len() > 1 {
+        let message = "--second-unit: its times are of one model".to_string();
+        return Err(UsageError::Wrong(message));
+    }
     if words.steps == Steps::Overlapping && words.files.len() < 2 {
         let message = "--overlap is for steps of different models: name two or more".to_string();
         return Err(UsageError::Wrong(message));

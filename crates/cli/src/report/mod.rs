@@ -238,13 +238,15 @@ fn schedule_sections(out: &mut String, plan: &Plan) {
     add("concurrency", "Concurrency", &schedule::ROOFLINE, roofline);
     for (index, region) in plan.regions.iter().enumerate() {
         let (id, title) = (format!("streams-{index}"), streams::title(plan, region));
-        let verdict: Vec<_> =
-            streams::verdict(region).into_iter().chain(streams::gap(plan)).collect();
-        let verdict = verdict.join(". ");
+        let verdict = streams::verdict(region).join(". ");
         let title = format!("Streams: {}", escape(&title));
         add(&id, &title, &streams::STREAMS, streams::streams(plan, region).map_rows());
         let (id, title) = (format!("segments-{index}"), format!("{}.", escape(&verdict)));
         add(&id, &title, &streams::SEGMENTS, streams::segments(region).map_rows());
+    }
+    let gap: Vec<Vec<String>> = streams::gap(plan).into_iter().map(|line| vec![line]).collect();
+    if !gap.is_empty() {
+        add("gap", "While an answer is written", &[streams::GAP], gap);
     }
     add("orders", "Order of operations", &schedule::ORDERS, schedule::orders(plan).map_rows());
     let variants = schedule::variants(plan).map_rows();

@@ -84,7 +84,10 @@ impl Decoding<'_, '_> {
         let render = |pixels: &mut [u8]| arriving.render(pixels);
         let (long, control) = runner.encode_beside(tile, render, |steps| {
             while !steps.is_over() && self.goes_on() {
-                if self.step(steps)? == Control::Stop {
+                let from = self.last;
+                let control = self.step(steps)?;
+                self.timing.beside.steps_s += (self.last - from).as_secs_f64();
+                if control == Control::Stop {
                     return Ok(Control::Stop);
                 }
             }

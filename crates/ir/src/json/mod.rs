@@ -9,6 +9,7 @@
 //! Reading believes nothing: sizes, depth, numbers, names and identities are checked here. That
 //! the plan is *right* is not checked here; that is the verifier's work.
 
+mod gap;
 mod kinds;
 mod parse;
 mod read;

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::parse::{Node, parse};
 use super::write::{FORMAT, VERSION, hexadecimal, shard_counts, workspace_bytes_required};
-use super::{JsonError, kinds, regions};
+use super::{JsonError, gap, kinds, regions};
 use crate::contract::{self, Access, Mode, Split};
 use crate::ids::{DimId, EventId, OpId, PhaseId, TensorId};
 use crate::limits::{ITEMS_MAX, LANES_MAX, PHASES_MAX, SIZE_DEPTH_MAX, SIZE_PARTS_MAX};
@@ -67,6 +67,7 @@ pub fn read(text: &str) -> Result<Plan> {
         orders: Vec::new(),
         variants: Vec::new(),
         regions: Vec::new(),
+        gap: None,
         placements,
         buffers: root
             .get("buffers")?
@@ -93,6 +94,9 @@ pub fn read(text: &str) -> Result<Plan> {
     }
     if let Some(node) = root.find("regions")? {
         plan.regions = regions::read(&node, &names, &plan.program)?;
+    }
+    if let Some(node) = root.find("gap")? {
+        plan.gap = Some(gap::read(&node)?);
     }
     if let Some(node) = root.find("predictions")? {
         plan.predictions = predictions(&node, &names)?;

@@ -5,9 +5,9 @@ use crate::contract::{arity, grain_piece};
 use crate::ids::{EventId, OpId, PhaseId, TensorId};
 use crate::op::{Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source};
 use crate::plan::{
-    ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine,
-    OrderReport, Placement, Plan, Prediction, Preference, RegionReport, RuntimeBytes, Schedule,
-    Segment, StreamReport, Summary, Task, Variant,
+    ArenaFigures, Arrival, Bounds, ColourBuffer, Concurrency, Cost, Envelope, GapReport, Interval,
+    Machine, OrderReport, Placement, Plan, Prediction, Preference, RegionReport, RuntimeBytes,
+    Schedule, Segment, StreamReport, Summary, Task, Variant,
 };
 use crate::program::{ModelInfo, Program};
 use crate::size::Size;
@@ -272,6 +272,15 @@ fn sample() -> Plan {
                 waits_for: vec!["picture 1".to_string()],
             }],
         }],
+        gap: Some(GapReport {
+            arrival: Arrival::Beside,
+            expected_ns: 1,
+            bound_ns: 2,
+            pause_ns: 3,
+            picture_tiles: 4,
+            picture_tokens: 5,
+            picture_ns: 6,
+        }),
         predictions: vec![Prediction {
             phase: PhaseId(1),
             tokens: 300,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{kinds, regions};
+use super::{gap, kinds, regions};
 use crate::contract::{self, Split};
 use crate::ids::{OpId, PhaseId, TensorId};
 use crate::op::Op;
@@ -80,6 +80,7 @@ fn body(plan: &Plan) -> String {
         o.with("orders", |out| orders(out, plan));
         o.with("variants", |out| variants(out, plan));
         regions::write(o, plan);
+        gap::write(o, plan);
         o.with("arena", |out| arena(out, plan));
         o.with("summary", |out| summary(out, plan));
         o.with("envelope", |out| envelope(out, plan));

@@ -9,21 +9,25 @@ use dctms_engine::EngineError;
 use dctms_exec::load::packed_kind;
 use dctms_ir::Dtype;
 use dctms_kernels::attention::{
-    Attention, Tokens, Visibility, attention_decode_items, attention_decode_merge,
-    attention_decode_partial, attention_partial_len, attention_prefill, attention_workspace_len,
+    Attention, FullWorkspace, Tokens, Visibility, attention_decode_items, attention_decode_merge,
+    attention_decode_partial, attention_full, attention_full_head_bytes,
+    attention_full_workspace_len, attention_partial_len, attention_prefill,
+    attention_workspace_len,
 };
-use dctms_kernels::elementwise::{Gate, add, gated_mul_quantise};
+use dctms_kernels::elementwise::{Gate, activate, add, gated_mul_quantise};
 use dctms_kernels::gather::gather;
 use dctms_kernels::isa::Isa;
 use dctms_kernels::kv::{KvPlaces, KvShape, KvType, kv_append_keys, kv_append_values};
 use dctms_kernels::matmul::{Epilogue, matmul, matmul_float};
-use dctms_kernels::norm::{NormInput, head_norm, rms_norm_quantise};
+use dctms_kernels::norm::{NormInput, head_norm, layer_norm, rms_norm_quantise};
 use dctms_kernels::packed::PackedTiles;
 use dctms_kernels::quantise::{ActBlock, quantise};
 use dctms_kernels::rope::{Rope, RopeStyle, rope, rope_table, rope_table_len};
 use dctms_kernels::sample::{LogitsRow, argmax};
 use dctms_kernels::simd::Operand;
-use dctms_planner::rates::{Element, ProductRates, TOKEN_POINTS};
+use dctms_kernels::vision::{Grid, PatchOrder, Patches, merge_patches, patchify};
+use dctms_planner::Balance;
+use dctms_planner::rates::{Element, MEETING_PS, ProductRates, TOKEN_POINTS};
 
 use super::clock::Clock;
 use crate::profile::is_weight;
@@ -49,6 +53,11 @@ const HEADS: usize = 6;
 const KV_HEADS: usize = 2;
 const CAPACITY: usize = 1024;
 const PAIRS: usize = HEAD_DIM / 2;
+/// Patches of a head that all see each other; and pixels of a side of a patch, patches of a side.
+const PATCHES: usize = 256;
+const PATCH_SIDE: usize = 16;
+const GRID_SIDE: usize = 8;
+const PATCH_FEATURES: usize = 3 * PATCH_SIDE * PATCH_SIDE;
 
 const ATTENTION: Attention = Attention {
     kv: KvShape {
@@ -79,6 +88,10 @@ pub struct Room<'a> {
     slots: Vec<u32>,
     workspace: Vec<f32>,
     partials: Vec<f32>,
+    /// Which of its weights are next.
+    turn: usize,
+    full_rows: Vec<f32>,
+    full_heads: [Vec<u8>; 2],
 }
 
 impl<'a> Room<'a> {
@@ -110,6 +123,9 @@ impl<'a> Room<'a> {
             table: vec![0.5; rope_table_len(PAIRS, TOKENS)],
             workspace: vec![0.0; attention_workspace_len(HEAD_DIM)],
             partials: vec![0.5; items * attention_partial_len(&ATTENTION)],
+            turn: 0,
+            full_rows: vec![0.0; attention_full_workspace_len(HEAD_DIM)],
+            full_heads: [(); 2].map(|()| vec![0; attention_full_head_bytes(HEAD_DIM, PATCHES)]),
             positions,
             slots,
             floats,
@@ -157,8 +173,9 @@ pub fn products(
             last = seconds / (times * weights) as f64 * 1e12;
             rates.weight_ps[point] = last;
         }
-        // The f32 path computes longer than it reads.
-        let whole = if quantised { lane_bytes } else { lane_bytes / 8 } / slowness;
+        // Quantised weights for f32 activations take longer to unpack than to read.
+        let unpacks = !quantised && is_weight(dtype, true);
+        let whole = if unpacks { lane_bytes / 8 } else { lane_bytes } / slowness;
         let whole = whole / tile_bytes * tile_bytes;
         let part = some(STREAM_BYTES);
         let seconds = clock.seconds(&|room| {
@@ -167,6 +184,13 @@ pub fn products(
             }
         })?;
         rates.stream_bytes_per_s = (whole * lanes) as f64 / seconds;
+        let read = |room: &mut Room<'_>| {
+            for part in room.weights[..whole].chunks(part) {
+                product(room, kind, part, 1, quantised);
+            }
+        };
+        let (seconds, _) = clock.beside(&read, &|room| multiply(room, slowness))?;
+        rates.beside_bytes_per_s = whole as f64 / seconds;
     }
     Ok(())
 }
@@ -207,6 +231,10 @@ pub fn elements(
     set(Element::NormSum, tile * 1e12 / all as f64);
     set(Element::NormWrite, (whole - tile).max(whole / 20.0) * 1e12 / all as f64);
     // The same outputs of few columns and of many: what does not grow with the columns.
+    let tile = clock.seconds(&|room| mean_norm(room, 1))?;
+    let whole = clock.seconds(&|room| mean_norm(room, FEATURES / 16))?;
+    set(Element::LayerNormSum, tile * 1e12 / all as f64);
+    set(Element::LayerNormWrite, (whole - tile).max(whole / 20.0) * 1e12 / all as f64);
     let seconds = [FEW_COLS, COLS]
         .map(|cols| clock.seconds(&|room| outputs(room, cols)).map(|seconds| seconds / 16.0));
     let [few, many] = seconds;
@@ -216,7 +244,13 @@ pub fn elements(
     set(Element::Output, constant * 1e12 / (OUTPUT_ROWS * TOKENS) as f64);
     for element in Element::ALL {
         let count = match element {
-            Element::NormSum | Element::NormWrite | Element::Output => continue,
+            Element::NormSum
+            | Element::NormWrite
+            | Element::LayerNormSum
+            | Element::LayerNormWrite
+            | Element::Output => continue,
+            Element::AttentionFull => PATCHES * PATCHES * HEAD_DIM,
+            Element::Patchify => GRID_SIDE * GRID_SIDE * PATCH_FEATURES,
             Element::RopeTable => PAIRS * TOKENS,
             Element::AttentionPrefill => {
                 let seen: usize = (0..TOKENS).map(|token| CAPACITY + token + 1 - TOKENS).sum();
@@ -231,6 +265,8 @@ pub fn elements(
             | Element::Copy
             | Element::Append
             | Element::Embed
+            | Element::Activate
+            | Element::Rearrange
             | Element::Sample => all,
         };
         let seconds = clock.seconds(&|room| element_work(room, element))?;
@@ -275,6 +311,49 @@ fn norm(room: &mut Room<'_>, features: usize, tokens: usize, tiles: usize) {
     rms_norm_quantise(room.isa, input, &mut room.out_blocks[..tiles / 2 * tokens]);
 }
 
+fn mean_norm(room: &mut Room<'_>, tiles: usize) {
+    let (x, weight) = room.floats[..FEATURES * (TOKENS + 1)].split_at(FEATURES * TOKENS);
+    let input = NormInput { x, weight, epsilon: 1e-5, tokens: TOKENS, tiles: 0..tiles };
+    layer_norm(room.isa, input, weight, &mut room.out[..tiles * 16 * TOKENS]);
+}
+
+/// A product of many tokens: what an encoder's lanes do beside one that runs steps. Weight after
+/// weight, as there: they come from memory too, only seldom.
+fn multiply(room: &mut Room<'_>, slowness: usize) {
+    let kind = dctms_kernels::packed::PackedKind::Q8_0;
+    let tile_bytes = kind.tile_bytes(COLS).expect("whole blocks");
+    let many = (MANY_BYTES / slowness / tile_bytes).max(1) * tile_bytes;
+    let parts = (room.weights.len() / many).max(1);
+    room.turn = (room.turn + 1) % parts;
+    let weights = &room.weights[room.turn * many..][..many];
+    product(room, kind, weights, TOKEN_POINTS[TOKEN_POINTS.len() - 1] as usize, true);
+}
+
+/// What lanes do to each other: beside one that reads weights, and where they meet.
+///
+/// # Errors
+/// A lane that panicked.
+pub fn together(
+    clock: &mut Clock<Room<'_>>,
+    slowness: usize,
+    balance: &mut Balance,
+) -> Result<(), EngineError> {
+    let multiply = |room: &mut Room<'_>| multiply(room, slowness);
+    let read = |room: &mut Room<'_>| {
+        let (floats, _) = room.weights.as_chunks::<4>();
+        let sum = |sum: u32, word: &[u8; 4]| sum.wrapping_add(u32::from_le_bytes(*word));
+        std::hint::black_box(floats.iter().fold(0, sum));
+    };
+    let (read_s, beside_s) = clock.beside(&read, &multiply)?;
+    let alone_s = clock.seconds(&multiply)?;
+    balance.beside_read_bytes_per_s = clock.room_of(0, |room| room.weights.len()) as f64 / read_s;
+    balance.beside_products_ratio = beside_s.map_or(1.0, |beside_s| (beside_s / alone_s).max(1.0));
+    let meetings = clock.meetings(MEETING_PS / 1e12, &multiply)?;
+    balance.wait_ratio = meetings.wait_ratio;
+    balance.pause_ps = meetings.pause_s * 1e12;
+    Ok(())
+}
+
 /// One pass of an element's work: `FEATURES` features of `TOKENS` tokens where nothing else is
 /// said by [`elements`].
 fn element_work(room: &mut Room<'_>, element: Element) {
@@ -282,8 +361,35 @@ fn element_work(room: &mut Room<'_>, element: Element) {
     let x = &room.floats[..all];
     let out = &mut room.out[..all];
     match element {
-        Element::NormSum | Element::NormWrite | Element::Output => {
+        Element::NormSum
+        | Element::NormWrite
+        | Element::LayerNormSum
+        | Element::LayerNormWrite
+        | Element::Output => {
             unreachable!("{} is timed in two parts", element.name())
+        }
+        Element::Activate => activate(isa, Gate::GeluTanh, Operand::At(x), out),
+        Element::AttentionFull => {
+            let len = PATCHES * HEAD_DIM;
+            let [q, k, v] = [0, 1, 2].map(|part| &room.floats[part * len..][..len]);
+            let [keys, values] = &mut room.full_heads;
+            let workspace = FullWorkspace { rows: &mut room.full_rows, keys, values };
+            let (shape, out) = ((HEAD_DIM, 0.125), &mut room.out[..len]);
+            attention_full(isa, shape, PATCHES, Operand::At(q), k, v, workspace, out);
+        }
+        Element::Patchify => {
+            let grid = Grid { rows: GRID_SIDE, columns: GRID_SIDE };
+            let (mean, deviation) = ([0.5; 3], [0.5; 3]);
+            let order = PatchOrder::Rows;
+            let patches = Patches { grid, order, side: PATCH_SIDE, mean, deviation };
+            let pixels = &room.weights[..patches.pixel_bytes()];
+            let out = &mut room.out[..grid.len() * PATCH_FEATURES];
+            patchify(pixels, &patches, 0..PATCH_FEATURES / 16, out);
+        }
+        Element::Rearrange => {
+            let grid = Grid { rows: GRID_SIDE, columns: GRID_SIDE };
+            const { assert!(GRID_SIDE * GRID_SIDE == TOKENS) };
+            merge_patches(x, (grid, PatchOrder::Rows), 2, 0..FEATURES / 4, out);
         }
         Element::HeadNorm => {
             head_norm(isa, Operand::At(x), &x[..HEAD_DIM], 1e-6, TOKENS, out);

@@ -145,6 +145,10 @@ fn measure(isa: Isa, lanes: usize) -> Result<Measured, EngineError> {
     let sizes = (lanes, lane_bytes, slowness);
     kernels::products(&mut clock, sizes, &mut balance.products, true)?;
     kernels::products(&mut clock, sizes, &mut balance.float_products, false)?;
+    kernels::together(&mut clock, slowness, &mut balance)?;
+    if lanes == 1 {
+        balance.wait_ratio = 0.0;
+    }
     Ok(Measured { balance, peaks: all_peaks })
 }
 
@@ -158,6 +162,8 @@ fn text(measured: &Measured, isa: Isa) -> String {
     let mut out = format!("\nmemory, read ({} lanes unless stated)\n", balance.lanes);
     let mut columns = Columns::new(&[Align::Left, Align::Right, Align::Left]);
     columns.row(["one lane".to_string(), giga(balance.lane_read_bytes_per_s), "GB/s".to_string()]);
+    let beside = giga(balance.beside_read_bytes_per_s);
+    columns.row(["one lane, others at products".to_string(), beside, "GB/s".to_string()]);
     columns.row(["all lanes".to_string(), giga(balance.read_bytes_per_s), "GB/s".to_string()]);
     let cache = format!("last-level cache ({:.0} MiB)", balance.cache_bytes / 1048576.0);
     columns.row([cache, giga(balance.cache_read_bytes_per_s), "GB/s".to_string()]);
@@ -178,6 +184,13 @@ fn text(measured: &Measured, isa: Isa) -> String {
     ] {
         columns.row([name.to_string(), micro(ps), "µs".to_string()]);
     }
+    let percent = |ratio: f64| format!("{:.2}", 100.0 * ratio);
+    let wait = percent(balance.wait_ratio);
+    columns.row(["waiting for the last lane, of 5 ms".to_string(), wait, "%".to_string()]);
+    let longer = percent(balance.beside_products_ratio - 1.0);
+    columns.row(["products beside a lane that reads take longer".to_string(), longer, "%".into()]);
+    let pause = micro(balance.pause_ps);
+    columns.row(["longest pause of a lane".to_string(), pause, "µs".to_string()]);
     out.push_str(&columns.lines(2));
     out.push_str(&format!("\nproducts ({}, one lane while all work), ps a weight\n", isa.name()));
     let mut columns = Columns::named();

@@ -217,12 +217,14 @@ impl Report<'_> {
             at(1.0),
             timing.gap_s * 1000.0,
         );
-        let BesideCounts { steps, tiles, waited_s } = timing.beside;
+        let BesideCounts { steps, steps_s, tiles, waited_s } = timing.beside;
         if tiles > 0 || steps > 0 {
             let waited_ms = waited_s * 1000.0;
+            let step_ms = steps_s * 1000.0 / steps.max(1) as f64;
             let _ = write!(
                 out,
-                ",\"beside\":{{\"steps\":{steps},\"tiles\":{tiles},\"waited_ms\":{waited_ms:.3}}}"
+                ",\"beside\":{{\"steps\":{steps},\"step_ms\":{step_ms:.3},\"tiles\":{tiles},\
+                 \"waited_ms\":{waited_ms:.3}}}"
             );
         }
     }
