@@ -1,5 +1,5 @@
-//! The members of an encoder's family as rows: for pictures up to which size each is planned, what
-//! it takes of the arena, and how long it is expected to take. Shared by the table and the page.
+//! The members of families as rows: for tiles and chunks up to which size each is planned, what it
+//! takes of the arena, and how long it is expected to take. Shared by the table and the page.
 
 use dctms_ir::ids::PhaseId;
 use dctms_ir::join::own_name;
@@ -9,24 +9,29 @@ use dctms_models::phases;
 use crate::show::{grouped, milliseconds, printable};
 
 /// What the rows are.
-pub const TITLE: &str = "family of plans by size of picture (one arena: no more than its largest)";
+pub const TITLE: &str = "families of plans by size (one arena: no more than its largest)";
 
 /// Heads of [`rows`].
-pub const HEADS: [&str; 5] = ["", "tokens of a tile", "transient bytes", "ms expected", "for"];
+pub const HEADS: [&str; 5] = ["", "tokens", "transient bytes", "ms expected", "for"];
 
-/// For each member, the largest first; nothing where there is one size only.
+/// For each member of each family, the largest first; nothing where there is one size only.
 #[must_use]
 pub fn rows(plan: &Plan) -> Vec<[String; 5]> {
-    let phases = plan.program.phases.iter().enumerate();
-    let members = phases.filter(|(_, phase)| twin::family(own_name(&phase.name)) == phases::VISION);
-    let rows: Vec<[String; 5]> = members.map(|(index, _)| row(plan, PhaseId::of(index))).collect();
-    if rows.len() < 2 { Vec::new() } else { rows }
+    let families = [(phases::VISION, "patches of a tile"), (phases::PREFILL, "tokens of a chunk")];
+    let rows = families.into_iter().flat_map(|(family, what)| {
+        let phases = plan.program.phases.iter().enumerate();
+        let members = phases.filter(|(_, phase)| twin::family(own_name(&phase.name)) == family);
+        let rows: Vec<[String; 5]> =
+            members.map(|(index, _)| row(plan, PhaseId::of(index), what)).collect();
+        if rows.len() < 2 { Vec::new() } else { rows }
+    });
+    rows.collect()
 }
 
-fn row(plan: &Plan, phase: PhaseId) -> [String; 5] {
+fn row(plan: &Plan, phase: PhaseId, what: &str) -> [String; 5] {
     let name = &plan.program.phases[phase.index()].name;
     let known = plan.predictions.iter().find(|known| known.phase == phase);
-    let bound = twin::bound(name).map(|patches| format!("up to {patches} patches"));
+    let bound = twin::bound(name).map(|most| format!("up to {} {what}", grouped(most)));
     [
         printable(name),
         known.map_or_else(String::new, |known| grouped(known.tokens)),

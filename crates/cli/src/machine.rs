@@ -49,6 +49,7 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
         prefill_chunk: args.prefill_chunk,
         logit_rows: 1,
         images,
+        smaller_chunks: smaller_chunks(args),
         mode: args.mode.unwrap_or(VisionMode::Serial),
         kv_type: args.kv_type,
         choices: Choices { preference: args.preference, without: Vec::new() },
@@ -60,6 +61,16 @@ pub fn settings(args: &PlanArgs) -> Result<PlanSettings, EngineError> {
         balance: described.balance,
         runtime,
     })
+}
+
+/// Members for smaller chunks: as many as for smaller tiles where pictures are looked at; else none
+/// unless asked for.
+fn smaller_chunks(args: &PlanArgs) -> u32 {
+    match (args.family, &args.vision) {
+        (Some(members), _) => members as u32 - 1,
+        (None, Some(_)) => ImageLimits::default().smaller,
+        (None, None) => 0,
+    }
 }
 
 /// Bounds of pictures.

@@ -103,20 +103,24 @@ fn a_plan_says_how_long_a_gap_may_be_and_what_shortens_the_step_beside() {
         let of_phase = known.filter(|known| known["phase"] == phase);
         of_phase.map(|known| known["nanoseconds"].as_u64().expect("a number")).max()
     };
-    let rates = |read: &str| format!(r#","beside_read_bytes_per_s":{read},"pause_ps":7000000000"#);
+    let rates = |read: &str| {
+        let f16 = format!(r#"{{"f16":{{"beside_bytes_per_s":{read}}}}}"#);
+        format!(r#","pause_ps":30000000000,"float_products":{f16}"#)
+    };
     let [fast, slow] = ["16e9", "1e9"].map(|read| plan(&folder, "overlapped", &rates(read)));
     for plan in [&fast, &slow] {
         assert_eq!(plan["gap"]["arrival"], "beside");
         let expected = number(plan, "expected_ns");
-        let bound = expected + expected / 4 + 2 * 7_000_000;
+        let bound = expected + expected / 4 + 2 * 30_000_000;
         assert!(number(plan, "bound_ns").abs_diff(bound) <= 2, "{}", plan["gap"]);
-        assert_eq!(number(plan, "pause_ns"), 7_000_000);
+        assert_eq!(number(plan, "pause_ns"), 30_000_000);
         assert!(expected >= step(plan, "decode.beside").expect("a step beside"));
         assert!(number(plan, "picture_ns") > step(plan, "vision").expect("a tile"));
-        assert!(number(plan, "picture_tiles") > 1, "{}", plan["gap"]);
+        assert!(number(plan, "picture_tiles") > 0, "{}", plan["gap"]);
     }
     // What a neighbour leaves of the memory is what the step beside has, and no other.
-    assert!(number(&slow, "expected_ns") > 2 * number(&fast, "expected_ns"), "{}", slow["gap"]);
+    let [slower, faster] = [&slow, &fast].map(|plan| number(plan, "expected_ns"));
+    assert!(slower > faster + faster / 10, "{} {}", slow["gap"], fast["gap"]);
     assert_eq!(step(&slow, "decode"), step(&fast, "decode"));
     let serial = plan(&folder, "serial", &rates("1e9"));
     assert_eq!(serial["gap"]["arrival"], "after-answer");

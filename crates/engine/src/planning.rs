@@ -38,6 +38,8 @@ pub struct PlanSettings {
     pub images: ImageLimits,
     /// Which weights are resident when, where the model has eyes.
     pub mode: VisionMode,
+    /// Members of the decoder's family for smaller chunks of a prompt, at most.
+    pub smaller_chunks: u32,
     /// Type of keys and values.
     pub kv_type: Dtype,
     /// Path of the products.
@@ -50,6 +52,51 @@ pub struct PlanSettings {
     pub balance: Balance,
     /// Memory of the process beside the arena.
     pub runtime: RuntimeModel,
+}
+
+impl PlanSettings {
+    /// What decides, beside bounds, which phases a program has.
+    #[must_use]
+    pub fn phases(&self) -> PhaseSettings {
+        let (smaller_tiles, smaller_chunks) = (self.images.smaller, self.smaller_chunks);
+        PhaseSettings { mode: self.mode, smaller_tiles, smaller_chunks }
+    }
+}
+
+/// What decides, beside bounds, which phases a program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseSettings {
+    /// Which weights are resident when, where the model has eyes.
+    pub mode: VisionMode,
+    /// Members of the encoder's family for smaller tiles, at most.
+    pub smaller_tiles: u32,
+    /// Members of the decoder's family for smaller chunks, at most.
+    pub smaller_chunks: u32,
+}
+
+impl PhaseSettings {
+    /// Those of a plan, as its phases show them.
+    #[must_use]
+    pub fn of(plan: &Plan) -> PhaseSettings {
+        let members = |family: &str| {
+            let is_smaller = |name: &str| {
+                let own = own_name(name);
+                twin::family(own) == family && twin::bound(own).is_some()
+            };
+            // Of several models each has its own.
+            let mut counts = std::collections::BTreeMap::new();
+            for phase in plan.program.phases.iter().filter(|phase| is_smaller(&phase.name)) {
+                let label = phase.name.strip_suffix(own_name(&phase.name));
+                *counts.entry(label).or_insert(0) += 1;
+            }
+            counts.into_values().max().unwrap_or(0)
+        };
+        PhaseSettings {
+            mode: mode_of(plan),
+            smaller_tiles: members(phases::VISION),
+            smaller_chunks: members(phases::PREFILL),
+        }
+    }
 }
 
 /// How much memory the process takes beside the arena.
@@ -226,7 +273,7 @@ const HEAP_PER_SHOWN_IMAGE_BYTES: u64 = 16;
 pub fn program(
     model: &Model,
     bounds: &Bounds,
-    (mode, smaller): (VisionMode, u32),
+    settings: PhaseSettings,
 ) -> Result<Program, EngineError> {
     let (tokenizer_bytes, vocabulary) = match &model.vocabulary {
         Some(vocabulary) => {
@@ -240,6 +287,7 @@ pub fn program(
         tokenizer_bytes,
         vocabulary,
         penalty_window: PENALTY_WINDOW,
+        smaller_chunks: settings.smaller_chunks,
     };
     let file = CheckpointFile(&model.checkpoint);
     let eyes_file = model.eyes.as_ref().map(|eyes| CheckpointFile(&eyes.checkpoint));
@@ -248,8 +296,8 @@ pub fn program(
         config: &eyes.config,
         first_file: model.checkpoint.shard_count() as u32,
         patches_max: patches_max(&eyes.config, bounds),
-        mode,
-        smaller,
+        mode: settings.mode,
+        smaller: settings.smaller_tiles,
     });
     let mut program = build_program_with_vision(&file, &model.config, &options, part.as_ref())?;
     program.models.push(model.info());
@@ -294,7 +342,7 @@ pub fn plan_unverified(
     settings: &PlanSettings,
     bounds: &Bounds,
 ) -> Result<Plan, EngineError> {
-    let programs = programs(resident, bounds, (settings.mode, settings.images.smaller))?;
+    let programs = programs(resident, bounds, settings.phases())?;
     let runtime = &settings.runtime;
     let options = PlanOptions {
         bounds: bounds.clone(),
@@ -323,19 +371,9 @@ pub fn plan_unverified(
 fn programs(
     resident: &dyn Resident,
     bounds: &Bounds,
-    seeing: (VisionMode, u32),
+    settings: PhaseSettings,
 ) -> Result<Vec<Program>, EngineError> {
-    resident.models().into_iter().map(|model| program(model, bounds, seeing)).collect()
-}
-
-/// Members of the encoder's family for smaller tiles, as a plan's phases show them.
-#[must_use]
-pub fn smaller_of(plan: &Plan) -> u32 {
-    let is_smaller = |name: &str| {
-        let own = own_name(name);
-        twin::family(own) == phases::VISION && twin::bound(own).is_some()
-    };
-    plan.program.phases.iter().filter(|phase| is_smaller(&phase.name)).count() as u32
+    resident.models().into_iter().map(|model| program(model, bounds, settings)).collect()
 }
 
 /// Which weights are resident when, as a plan's phases show it.
@@ -367,16 +405,16 @@ pub fn steps_of(plan: &Plan) -> Steps {
     }
 }
 
-/// The legalised program that a plan with these bounds, mode, lanes and products is made for.
+/// The legalised program that a plan with these bounds, phases, lanes and products is made for.
 ///
 /// # Errors
 /// Any defect of a model, or bounds or lanes that make no sense.
 pub fn legal_program(
     resident: &dyn Resident,
-    (bounds, mode, smaller): (&Bounds, VisionMode, u32),
+    (bounds, settings): (&Bounds, PhaseSettings),
     shaping: &Shaping,
 ) -> Result<Program, EngineError> {
-    let programs = programs(resident, bounds, (mode, smaller))?;
+    let programs = programs(resident, bounds, settings)?;
     Ok(dctms_planner::legal(&programs, resident.steps(), shaping)?)
 }
 

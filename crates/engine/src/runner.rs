@@ -64,6 +64,8 @@ pub struct Runner {
     core: Core,
     tokenizer: Option<TensorId>,
     eyes: Option<SeeingTensors>,
+    /// Phases for smaller chunks, the smallest first.
+    chunks: Vec<ChunkMember>,
     /// Where weights come and go.
     turns: Option<Turns>,
     /// Whether a prefill is to stop.
@@ -124,6 +126,27 @@ struct Member {
     patches: DimId,
     tokens: DimId,
     patches_max: u64,
+}
+
+/// A phase that appends chunks of so many tokens or fewer.
+struct ChunkMember {
+    phase: PhaseId,
+    tokens: DimId,
+    tokens_max: usize,
+}
+
+/// Members of the decoder's family for smaller chunks, the smallest first.
+fn smaller_chunks(program: &Program) -> Vec<ChunkMember> {
+    let member = |(index, phase): (usize, &Phase)| {
+        let is_member = twin::family(&phase.name) == phases::PREFILL;
+        let bound = twin::bound(&phase.name).filter(|_| is_member)?;
+        let tokens = program.dim_named(&twin::member("tokens", bound))?;
+        Some(ChunkMember { phase: PhaseId::of(index), tokens, tokens_max: bound as usize })
+    };
+    let phases = program.phases.iter().enumerate();
+    let mut members: Vec<ChunkMember> = phases.filter_map(member).collect();
+    members.sort_by_key(|member| member.tokens_max);
+    members
 }
 
 impl SeeingTensors {
@@ -204,6 +227,7 @@ impl Runner {
             .map(|place| (place, RotaryPositions::new(bounds.max_images, bounds.sequences)));
         Ok(Runner {
             eyes,
+            chunks: smaller_chunks(&plan.program),
             turns: Turns::of(&plan.program),
             phases: Phases {
                 load: phase("load")?,
@@ -423,8 +447,9 @@ impl Runner {
         let mut done = 0;
         for part in tokens.chunks(chunk) {
             self.stage_chunk(Chunk { slot, tokens: part, position: position + done as u32 })?;
+            let phase = self.phase_of_chunk(part.len())?;
             self.take_turn(Turn::Text)?;
-            let ran = self.session.run_unless(self.phases.prefill, &self.interrupt)?;
+            let ran = self.session.run_unless(phase, &self.interrupt)?;
             if ran == Ran::Interrupted {
                 return Ok(Prefilled::Stopped { done });
             }
@@ -435,6 +460,15 @@ impl Runner {
         }
         self.core.rows = 1;
         Ok(Prefilled::Whole)
+    }
+
+    /// The smallest member of the decoder's family that a chunk fits, sized for it.
+    fn phase_of_chunk(&mut self, tokens: usize) -> Result<PhaseId, EngineError> {
+        let Some(member) = self.chunks.iter().find(|member| tokens <= member.tokens_max) else {
+            return Ok(self.phases.prefill);
+        };
+        self.session.set_dim(member.tokens, tokens as u64)?;
+        Ok(member.phase)
     }
 
     /// As [`Runner::prefill`] of at most one chunk, with the logits of the tokens at the indices

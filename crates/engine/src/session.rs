@@ -57,6 +57,7 @@ pub fn library_settings(heap_bytes: u64) -> Result<PlanSettings, EngineError> {
         prefill_chunk: PREFILL_CHUNK_TOKENS,
         logit_rows: 1,
         images: ImageLimits::default(),
+        smaller_chunks: 0,
         mode: VisionMode::Serial,
         kv_type: Dtype::F16,
         activations: Activations::Quantised,

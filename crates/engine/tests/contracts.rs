@@ -117,6 +117,7 @@ fn segments_agree_with_what_models_plan() {
             tokenizer_bytes: 0,
             vocabulary: (0, 0),
             penalty_window: 64,
+            smaller_chunks: 0,
         };
         let capacity = options.capacity().expect("bounds") as usize;
         let window_of = (window > 0).then_some(window as usize);

@@ -35,6 +35,7 @@ fn build(vision: &Path, text: &str, image_tokens: u64) -> Result<usize, String> 
         tokenizer_bytes: 0,
         vocabulary: (0, 0),
         penalty_window: 64,
+        smaller_chunks: 0,
     };
     let patches_max = config.patches_max();
     let mode = VisionMode::Serial;

@@ -10,7 +10,7 @@ use dctms_ir::limits::TILE;
 use dctms_ir::op::{AttentionShape, Epilogue, OpKind};
 use dctms_ir::region::add_region;
 use dctms_ir::tensor::{Term, kv_row_bytes};
-use dctms_ir::twin::add_twin;
+use dctms_ir::twin::{add_member, add_twin};
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Program, Residence, Size};
 
@@ -173,6 +173,9 @@ pub fn build(
     forward(&mut builder, config, &weights, &host, (decode, &sequences.into(), None));
     sampling(&mut builder, config, options, &host, sample);
     flow(&mut builder.program, [prefill, decode, sample]);
+    for most in options.smaller_chunk_tokens() {
+        add_member(&mut builder.program, prefill, &[(tokens, most)]);
+    }
     if let Some(part) = vision {
         encoder::add_smaller(&mut builder.program, part);
     }

@@ -17,9 +17,25 @@ pub struct BuildOptions {
     pub vocabulary: (u64, u64),
     /// Recent tokens that a repetition penalty looks at.
     pub penalty_window: u64,
+    /// Phases for smaller chunks of a prompt at most, each for a quarter of the tokens of the one
+    /// before.
+    pub smaller_chunks: u32,
 }
 
+/// Tokens of the smallest chunk that a phase is made for.
+const CHUNK_LEAST: u64 = 8;
+
 impl BuildOptions {
+    /// Tokens of the chunks that the smaller members of the family are for, the largest first.
+    #[must_use]
+    pub fn smaller_chunk_tokens(&self) -> Vec<u64> {
+        std::iter::successors(Some(self.bounds.prefill_chunk), |tokens| Some(tokens / 4))
+            .skip(1)
+            .take_while(|tokens| *tokens >= CHUNK_LEAST)
+            .take(self.smaller_chunks as usize)
+            .collect()
+    }
+
     /// Positions of one slot, rounded up to whole blocks.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use dctms_ir::op::{AttentionShape, Op, OpKind};
 use dctms_ir::plan::{Bounds, Cost, Placement, Plan, Prediction, Schedule};
 use dctms_ir::region::Streams;
 use dctms_ir::vision::VisionOp;
-use dctms_ir::{Dtype, Program, Residence, Size, TensorId};
+use dctms_ir::{Dtype, Program, Residence, Size, TensorId, twin};
 
 use crate::error::PlanError;
 use crate::groups::Group;
@@ -138,14 +138,19 @@ pub fn predictions(
         };
         // Of several models each phase has its model's name before its own.
         let name = own_name(&phase.name).trim_end_matches(".beside");
-        let name = dctms_ir::twin::family(name);
+        let name = twin::family(name);
         let last = match name {
             "prefill" => {
-                let chunk = bounds.prefill_chunk.clamp(1, bounds.max_input_tokens.max(1));
+                let member = twin::bound(&phase.name);
+                let chunk = member.unwrap_or(bounds.prefill_chunk);
+                let chunk = chunk.clamp(1, bounds.max_input_tokens.max(1));
                 let step = Step { tokens: chunk, depth: 0 };
                 add(step, step_ps(&scene, balance, step)?);
+                // A smaller member is for one chunk, no whole prompt.
                 let whole = Step { tokens: bounds.max_input_tokens, depth: 0 };
-                add(whole, prompt_ps(&scene, balance, (whole.tokens, chunk))?);
+                if member.is_none() {
+                    add(whole, prompt_ps(&scene, balance, (whole.tokens, chunk))?);
+                }
                 Step { tokens: chunk, depth: bounds.max_input_tokens.saturating_sub(chunk) }
             }
             "decode" => {
@@ -452,9 +457,10 @@ pub fn patches_max(program: &Program) -> Option<u64> {
 
 /// The dims of a step: logits are wanted for its last token, or for each of its sequences.
 fn step_dims(program: &Program, phase: PhaseId, step: Step) -> Vec<u64> {
-    let name = dctms_ir::twin::family(&program.phases[phase.index()].name);
+    let name = twin::family(&program.phases[phase.index()].name);
     let decode = !name.ends_with("prefill");
-    let dims = program.dims.iter().map(|dim| match (own_name(&dim.name), decode) {
+    let own = |name| twin::family(own_name(name));
+    let dims = program.dims.iter().map(|dim| match (own(&dim.name), decode) {
         ("tokens", false) | ("sequences" | "rows", true) => step.tokens.clamp(dim.min, dim.max),
         ("rows", false) => dim.min,
         _ => dim.max,

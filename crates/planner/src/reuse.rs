@@ -58,7 +58,8 @@ pub fn add_cuts(
         let phase = PhaseId::of(worst);
         let mut sample = program.clone();
         truncate(&mut sample.phases[worst].ops);
-        let tokens = match program.phases[worst].name.ends_with("prefill") {
+        let family = dctms_ir::twin::family(&program.phases[worst].name);
+        let tokens = match family.ends_with("prefill") {
             true => bounds.prefill_chunk,
             false => bounds.sequences,
         };

@@ -58,8 +58,8 @@ Bounds and machine
   --mmproj FILE           the vision file of a model that sees
   --max-images N          pictures of a request or conversation (1)
   --max-image-size WxH    pixels of the largest picture that is looked at (1024x1024)
-  --family N              sizes of pictures planned for in the same arena, each with a quarter of
-                          the patches of the one before (3), where a model takes any size
+  --family N              sizes of pictures (where a model takes any) and of chunks planned for in
+                          the same arena, each a quarter of the one before (3; 1 without --mmproj)
   --oversize refuse|resize
                           a larger one is refused (default), or made smaller in its own shape
   --max-source-size WxH   pixels of the largest that is made smaller: so much is decoded, and

@@ -7,9 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dctms_engine::planning::{
-    Together, legal_program, mode_of, plan_unverified, smaller_of, steps_of,
-};
+use dctms_engine::planning::{PhaseSettings, Together, legal_program, plan_unverified, steps_of};
 use dctms_engine::{Class, EngineError, Model};
 use dctms_ir::op::OpKind;
 use dctms_ir::{Plan, Program};
@@ -141,17 +139,18 @@ fn against_models(
 /// Terms of the process that are below what this program takes: no graph says anything of them,
 /// so they are computed again for the plan's lanes.
 fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, EngineError> {
+    let phases = PhaseSettings::of(plan);
     let args = PlanArgs {
         lanes: Some(plan.machine.lanes),
         isa: Some(plan.machine.isa.clone()),
         memory_limit: Some(plan.machine.memory_bytes),
         float_activations: activations(plan) == Activations::Float,
         preference: plan.preference,
-        mode: Some(mode_of(plan)),
+        mode: Some(phases.mode),
         // No graph says how large pictures may be: at least so much is needed for any.
         max_images: Some(plan.bounds.max_images.max(1)),
         max_image_size: Some((1, 1)),
-        family: Some(u64::from(smaller_of(plan)) + 1),
+        family: Some(u64::from(phases.smaller_tiles.max(phases.smaller_chunks)) + 1),
         ..PlanArgs::default()
     };
     let own = plan_unverified(resident, &settings(&args)?, &plan.bounds)?.envelope;
@@ -175,7 +174,7 @@ fn runtime_differences(plan: &Plan, resident: &Together) -> Result<Vec<String>, 
 
 /// The legalised program of the models with a plan's bounds and lanes.
 fn rebuilt(plan: &Plan, resident: &Together) -> Result<Program, EngineError> {
-    let shape = (&plan.bounds, mode_of(plan), smaller_of(plan));
+    let shape = (&plan.bounds, PhaseSettings::of(plan));
     let choices = Choices { preference: plan.preference, without: Vec::new() };
     let (lanes, activations) = (plan.machine.lanes, activations(plan));
     legal_program(resident, shape, &Shaping { lanes, activations, choices })

@@ -64,6 +64,7 @@ impl Setup {
             logit_rows: self.rows,
             images: dctms_engine::ImageLimits::default(),
             mode: dctms_engine::VisionMode::Serial,
+            smaller_chunks: 0,
             kv_type: self.kv,
             activations: self.activations,
             choices: self.choices.clone(),

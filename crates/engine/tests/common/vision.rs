@@ -275,6 +275,7 @@ fn build_options(setup: &VisionSetup) -> BuildOptions {
         tokenizer_bytes: 0,
         vocabulary: (0, 0),
         penalty_window: 64,
+        smaller_chunks: 0,
     }
 }
 

@@ -219,6 +219,7 @@ pub fn program(shape: Shape, sequences: u64) -> Program {
         tokenizer_bytes: 100_000,
         vocabulary: (64, 200_000),
         penalty_window: 64,
+        smaller_chunks: 0,
     };
     let mut program = build_program(&file, &config, &options).expect("a program");
     program.models.push(ModelInfo {
