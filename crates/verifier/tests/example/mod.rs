@@ -69,6 +69,7 @@ pub fn plan() -> Plan {
         orders: Vec::new(),
         variants: Vec::new(),
         regions: Vec::new(),
+        gap: None,
         placements: vec![Placement::default(); program.tensors.len()],
         schedules,
         program,
