@@ -79,7 +79,7 @@ def measure(args, name: str, text: str, mmproj: str, kept: list[dict]) -> dict:
             return Process([args.dctms, "run", *words, *own, *more])
 
         # The bound of the input is the prompt, so that the plan expects this very prompt.
-        first = process("serial", ["--max-input", "1500"])
+        first = process("serial", ["--max-input", "4000"])
         _, (answer,) = first.ask([json.dumps(json.loads(line) | {"max_tokens": 1})])
         first.end()
         bound = ["--max-input", str(answer["prompt_tokens"])]
