@@ -6,6 +6,7 @@ const WITH_UNSAFE: &[&str] = &[
     "affinity",
     "arena",
     "c_library",
+    "child",
     "heap",
     "image",
     "interrupt",
