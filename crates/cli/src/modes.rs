@@ -101,7 +101,7 @@ fn expected_s(resident: &dyn Resident, planned: &Planned) -> Result<Option<f64>,
     let models = resident.models();
     let [model] = models.as_slice() else { return Ok(None) };
     let Some(eyes) = &model.eyes else { return Ok(None) };
-    let tile = Tile::largest(eyes);
+    let tile = Tile::largest_within(eyes, &planned.plan.bounds);
     let request = largest(&planned.plan.bounds, &tile);
     let expected = expected(&planned.plan, &planned.settings.balance, &request, &tile)?;
     Ok(Some(expected.overlapped_s))

@@ -2,8 +2,12 @@
 //!
 //! Believes the fixtures' tiny models. No speed is asserted: only what holds on any machine.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use support::dctms;
 
 use serde_json::Value;
 
@@ -117,4 +121,22 @@ fn a_picture_is_read_in_both_ways() {
     let text = run(&work);
     assert!(String::from_utf8_lossy(&text.stdout).contains("tiles beside chunks"));
     assert_eq!(run(&["--mode", "serial"]).status.code(), Some(64));
+}
+
+/// What was not finished is no figure.
+#[test]
+fn ctrl_c_ends_a_benchmark_within_a_step() {
+    let words = "bench --prompt-tokens 8 --gen-tokens 400 --repetitions 1000";
+    let running = dctms(words).arg(model()).start();
+    running.wait_until_it_catches(libc::SIGINT);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    running.signal(libc::SIGINT);
+    let output = running.end();
+    match output.code() {
+        0 => assert!(output.stdout.contains("tokens/s"), "{output:?}"),
+        code => {
+            assert_eq!(code, 130, "{output:?}");
+            assert!(output.stdout.is_empty(), "{output:?}");
+        }
+    }
 }

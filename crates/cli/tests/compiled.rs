@@ -5,6 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use support::pictures::png;
 use support::{FILE, Folder, SplitMix64, USAGE, dctms, fixture};
 
 const MODEL: &str = "llama-legacy-mixed.gguf";
@@ -44,6 +45,31 @@ fn a_compiled_model_answers_like_its_file_and_takes_as_much() {
     let old = folder.file("old.json", old);
     let report = dctms(bench).arg(&path).arg("--compare").arg(&old).json();
     assert!(report.value["now_by_earlier"]["peak_bytes"].as_f64().expect("a ratio") > 0.0);
+}
+
+/// The vision file stays what it is; what its encoder computes while loading, like the frequencies
+/// of its own rotation, is of neither file.
+#[test]
+fn a_compiled_model_sees_like_its_file() {
+    let folder = Folder::new();
+    let picture = folder.file("p.png", png(47, 33));
+    for name in ["lfm2", "qwen25vl"] {
+        let text = fixture(&format!("vision-{name}-text-f16.gguf"));
+        let path = folder.path().join(format!("{name}.dctms"));
+        assert_eq!(dctms("compile").arg(&text).arg("-o").arg(&path).run().code(), 0);
+        let answer = |model: &Path, words: &str| {
+            let child =
+                dctms("run --raw -p see -n 3 --json --max-input 700").arg(model).args(words);
+            let child = child.args("--max-image-size 64x64 --mmproj");
+            let child = child.arg(fixture(&format!("vision-{name}-mmproj-f16.gguf")));
+            let json = child.arg("--image").arg(&picture).json();
+            json.value["logits_sha256"].as_str().expect("a digest").to_string()
+        };
+        let expected = answer(&text, "");
+        for words in ["", "--mode overlapped", "--mode phase-resident", "--weights mapped"] {
+            assert_eq!(answer(&path, words), expected, "{name} {words}");
+        }
+    }
 }
 
 #[test]

@@ -77,6 +77,22 @@ fn each_request_is_answered_alone_and_a_refusal_is_an_answer() {
     }
 }
 
+/// A refusal never carries a name that nobody sent: a number that goes on is no whole number.
+#[test]
+fn half_a_value_is_no_id() {
+    let folder = Folder::new();
+    let lines = [r#"1.5"#, r#"12e3"#, r#"7x"#, r#""a"b"#];
+    let lines = lines.map(|id| format!("{{\"prompt\":\"hello\",\"id\":{id}}}\n"));
+    let file = folder.file("requests.jsonl", lines.concat());
+    let output = serve(&folder).args("--requests").arg(file).run();
+    let answers = answers(&output.stdout);
+    assert_eq!(answers.len(), lines.len());
+    for answer in answers {
+        assert_eq!(answer["error"]["class"], "usage", "{answer}");
+        assert!(answer["id"].is_null(), "{answer}");
+    }
+}
+
 /// What comes alone is what comes from standard input, and what `-p` gives.
 #[test]
 fn standard_input_is_answered_as_it_comes() {

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
 use crate::generation::{Control, SEQUENCES_MAX};
-use crate::runner::{Runner, Step};
+use crate::runner::{Prefilled, Runner, Step};
 
 /// What is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,20 @@ impl Samples {
 }
 
 impl Samples {
+    /// Forgets all but the first repetitions.
+    fn keep(&mut self, repetitions: usize, steps: usize) {
+        for times in [
+            &mut self.prefill_s,
+            &mut self.first_token_s,
+            &mut self.decode_s,
+            &mut self.sampling_s,
+            &mut self.read_bytes_per_s,
+        ] {
+            times.truncate(repetitions);
+        }
+        self.step_us.truncate(repetitions * steps);
+    }
+
     /// Compares each repetition's steps with the reading that followed them, before the times are
     /// sorted. `step_bytes` is what a step reads of weights, of which a repetition has `steps`.
     pub fn fill_read_shares(&mut self, step_bytes: u64, steps: usize) {
@@ -102,7 +116,8 @@ impl Samples {
 }
 
 /// Runs every repetition, after a short one that is not measured. `between` is asked between
-/// them whether to go on; at least one is finished.
+/// steps whether to go on; a prompt stops where the runner is told to. Of a repetition that was not
+/// finished nothing is kept, so there may be none.
 ///
 /// # Errors
 /// Bounds, a lane that panicked, or repetitions with different answers (class `System`).
@@ -117,8 +132,14 @@ pub fn measure(
     fill_tokens(&mut samples.tokens, count, runner.vocabulary() as u32);
     warm_up(runner, settings, &samples.tokens)?;
     for repetition in 0..settings.repetitions {
-        prompt(runner, settings, samples)?;
-        let answer = decode(runner, settings, samples)?;
+        let finished = match prompt(runner, settings, samples)? {
+            Prefilled::Whole => decode(runner, settings, samples, between)?,
+            Prefilled::Stopped { .. } => None,
+        };
+        let Some(answer) = finished else {
+            samples.keep(repetition, settings.gen_tokens);
+            break;
+        };
         if repetition > 0 && answer != samples.answer {
             let what = format!("repetition {repetition} gave other logits than those before");
             return Err(EngineError::new(Class::System, what));
@@ -170,21 +191,27 @@ fn prompt(
     runner: &mut Runner,
     settings: &BenchSettings,
     samples: &mut Samples,
-) -> Result<(), EngineError> {
+) -> Result<Prefilled, EngineError> {
     let start = Instant::now();
-    runner.prefill(0, &samples.tokens[..settings.prompt_tokens], 0, &mut |_| true)?;
+    let tokens = &samples.tokens[..settings.prompt_tokens];
+    let prefilled = runner.prefill(0, tokens, 0, &mut |_| true)?;
+    if prefilled != Prefilled::Whole {
+        return Ok(prefilled);
+    }
     samples.prefill_s.push(start.elapsed().as_secs_f64());
     choose(runner, 1)?;
     samples.first_token_s.push(start.elapsed().as_secs_f64());
-    Ok(())
+    Ok(Prefilled::Whole)
 }
 
-/// All decode steps of a repetition; gives the digest of the last logits.
+/// All decode steps of a repetition; gives the digest of the last logits, or nothing where it was
+/// stopped.
 fn decode(
     runner: &mut Runner,
     settings: &BenchSettings,
     samples: &mut Samples,
-) -> Result<[u8; 32], EngineError> {
+    between: &mut dyn FnMut() -> Control,
+) -> Result<Option<[u8; 32]>, EngineError> {
     let (depth, count) = (settings.depth_tokens, settings.sequences);
     let mut steps = [Step { slot: 0, token: 0, position: depth as u32 }; SEQUENCES_MAX];
     let steps = &mut steps[..count];
@@ -192,12 +219,18 @@ fn decode(
         step.slot = slot as u32;
         step.token = samples.tokens[slot % samples.tokens.len()];
         if depth > 0 {
-            runner.prefill(step.slot, &samples.tokens[..depth], 0, &mut |_| true)?;
+            let tokens = &samples.tokens[..depth];
+            if runner.prefill(step.slot, tokens, 0, &mut |_| true)? != Prefilled::Whole {
+                return Ok(None);
+            }
         }
     }
     let mut sampling_s = 0.0;
     let start = Instant::now();
     for _ in 0..settings.gen_tokens {
+        if between() == Control::Stop {
+            return Ok(None);
+        }
         let begun = Instant::now();
         runner.decode(steps)?;
         let computed = Instant::now();
@@ -213,7 +246,7 @@ fn decode(
     samples.sampling_s.push(sampling_s);
     let mut hash = Sha256::new();
     runner.hash_logits(0, &mut hash);
-    Ok(hash.finalize().into())
+    Ok(Some(hash.finalize().into()))
 }
 
 /// Passes over the weights for each number of streams.

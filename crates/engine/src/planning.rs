@@ -307,7 +307,7 @@ pub fn program(
 
 /// Patches of the largest tile that the bounds allow: a picture that is one tile has as many as its
 /// tokens are made of.
-fn patches_max(config: &VisionConfig, bounds: &Bounds) -> u64 {
+pub(crate) fn patches_max(config: &VisionConfig, bounds: &Bounds) -> u64 {
     match config.grid {
         TileGrid::Fixed | TileGrid::Variable { .. } => config.patches_max(),
         TileGrid::Whole { .. } => {

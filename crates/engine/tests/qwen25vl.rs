@@ -8,11 +8,13 @@ mod vision;
 
 use std::path::{Path, PathBuf};
 
+use dctms_engine::bench::pictures::Tile;
 use dctms_engine::planning::{PlanSettings, plan, resolve_bounds};
 use dctms_engine::runner::{IMAGE_ROW, Step};
 use dctms_engine::session::{library_settings, load};
 use dctms_engine::{Eyes, ImageLimits, Model, Runner};
 use dctms_ir::Dtype;
+use dctms_ir::plan::Bounds;
 use dctms_kernels::isa::Isa;
 use dctms_models::VisionMode;
 use dctms_planner::Activations;
@@ -344,5 +346,28 @@ fn full_width() {
             println!("as it runs");
             compare(&case, (file, Activations::Quantised), errors_max, true);
         }
+    }
+}
+
+/// Expectations of the largest request are of the bounds' largest picture, not of the largest that
+/// the file takes.
+#[test]
+fn the_largest_tile_is_within_the_bounds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let file = folder.join(format!("{NAME}-mmproj-f16.gguf"));
+    let eyes = Eyes::open(&file).expect("a vision file");
+    for max_image_tokens in [1, 16, 25, 40] {
+        let bounds = Bounds {
+            max_input_tokens: 64,
+            max_output_tokens: 8,
+            sequences: 1,
+            prefill_chunk: 16,
+            logit_rows: 1,
+            kv_type: Dtype::F16,
+            max_images: 1,
+            max_image_tokens,
+        };
+        let side = max_image_tokens.isqrt();
+        assert_eq!(u64::from(Tile::largest_within(&eyes, &bounds).tokens), side * side);
     }
 }

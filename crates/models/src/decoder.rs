@@ -57,6 +57,8 @@ pub mod names {
     pub const ROTARY_POSITIONS: &str = "io.rotary_positions";
     /// Embeddings of a request's tiles, f32 `[d/16, max image tokens, 16]`.
     pub const IMAGES: &str = "vision.images";
+    /// The frequencies of an encoder's own rotation, which no file holds.
+    pub const VISION_FREQUENCIES: &str = "vision.rope.frequencies";
     /// Dim: patches of the tile, where the grid is not fixed.
     pub const PATCHES: &str = "vision.patches";
     /// Dim: tokens of the tile, where the grid is not fixed.

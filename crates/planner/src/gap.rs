@@ -77,7 +77,7 @@ pub fn report(
     };
     let start_ns = balance.run_ps / 1e3;
     let pause_ns = balance.pause_ps.max(PAUSE_LEAST_PS) / 1e3;
-    let expected = (step.nanoseconds + sample.nanoseconds) as f64 + start_ns;
+    let expected = step.nanoseconds as f64 + sample.nanoseconds as f64 + start_ns;
     let picture_tokens =
         (bounds.max_image_tokens / bounds.max_images.max(1)).min(bounds.max_input_tokens);
     let picture_tiles = picture_tokens.div_ceil(tile.tokens.max(1));
@@ -96,6 +96,8 @@ pub fn report(
         pause_ns: pause_ns as u64,
         picture_tiles,
         picture_tokens,
-        picture_ns: picture_tiles * tile.nanoseconds + (prompt_ps / 1e3) as u64,
+        picture_ns: picture_tiles
+            .saturating_mul(tile.nanoseconds)
+            .saturating_add((prompt_ps / 1e3) as u64),
     }))
 }

@@ -28,7 +28,8 @@ use dctms_system::processors::{ProcessorPressure, processor_pressure, processors
 use crate::HEAP;
 use crate::commands::compile::weighted;
 use crate::commands::model_path;
-use crate::failure::Failure;
+use crate::commands::stream::note;
+use crate::failure::{Failure, INTERRUPTED};
 use crate::machine::{lanes_of, settings};
 use crate::process::{self, CompileStage, HeapLimit, LANE_STACK_BYTES, Prepared};
 
@@ -52,6 +53,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let load_s = started.elapsed().as_secs_f64();
     let settings = args.bench_settings();
     let mut samples = Samples::new(&settings);
+    prepared.runner.interrupt_by(stop_requested);
     let (before, pressure) = (faults(FaultScope::Process), processor_pressure().ok());
     let begun = Instant::now();
     let allocations = HEAP.allocations();
@@ -65,6 +67,10 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let allocations = HEAP.allocations() - allocations;
     let after = faults(FaultScope::Process);
     result?;
+    if samples.decode_s.is_empty() {
+        note(format_args!("dctms: interrupted before a repetition was done\n"));
+        return Err(Failure::Reported(INTERRUPTED));
+    }
     let report = Report {
         model: &name,
         args: &args,

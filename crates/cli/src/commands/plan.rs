@@ -112,7 +112,7 @@ fn second_unit(
     let asked = words.explain || words.html.is_some() || words.second_unit.is_some();
     let [model] = resident.models.as_slice() else { return Ok(None) };
     let Some(eyes) = model.eyes.as_ref().filter(|_| asked) else { return Ok(None) };
-    let tile = Tile::largest(eyes);
+    let tile = Tile::largest_within(eyes, &plan.bounds);
     let largest = largest(&plan.bounds, &tile);
     let request = Request {
         text_tokens: largest.text_tokens as u64,

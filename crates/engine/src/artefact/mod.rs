@@ -27,7 +27,7 @@ use std::sync::Arc;
 use dctms_format::{Checkpoint, Source};
 use dctms_ir::Plan;
 use dctms_ir::op::OpKind;
-use dctms_models::phases;
+use dctms_models::{names, phases};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Class, EngineError};
@@ -216,7 +216,10 @@ fn loaded_constants(plan: &Plan, files: usize) -> impl Iterator<Item = dctms_ir:
     let ops = loads.flat_map(|id| &plan.program.phases[id.index()].ops);
     ops.filter(move |op| match &op.kind {
         OpKind::LoadMatrix(source) | OpKind::LoadVector(source) => (source.file as usize) < files,
-        OpKind::LoadRopeFrequencies { .. } => true,
+        // An encoder's own are computed whenever it is loaded, like all that is of its file.
+        OpKind::LoadRopeFrequencies { .. } => {
+            plan.program.tensor(op.outputs[0]).name != names::VISION_FREQUENCIES
+        }
         _ => false,
     })
     .map(|op| op.outputs[0])

@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use dctms_ir::plan::{Bounds, Plan};
-use dctms_models::phases;
+use dctms_models::{VisionConfig, phases};
 use dctms_planner::Balance;
 use dctms_planner::predict::{Scene, Step, step_ps};
 use sha2::{Digest, Sha256};
@@ -18,6 +18,7 @@ use super::fill_tokens;
 use crate::error::{Class, EngineError};
 use crate::eyes::Eyes;
 use crate::generation::{Control, Sequence};
+use crate::planning::patches_max;
 use crate::runner::{IMAGE_ROW, Runner};
 
 /// What is read.
@@ -49,8 +50,17 @@ impl Tile {
     /// The largest square one of an encoder.
     #[must_use]
     pub fn largest(eyes: &Eyes) -> Tile {
-        let config = &eyes.config;
-        let side = config.patches_max().isqrt() / config.merge * config.merge;
+        Tile::square(&eyes.config, eyes.config.patches_max())
+    }
+
+    /// The largest square one that bounds allow.
+    #[must_use]
+    pub fn largest_within(eyes: &Eyes, bounds: &Bounds) -> Tile {
+        Tile::square(&eyes.config, patches_max(&eyes.config, bounds))
+    }
+
+    fn square(config: &VisionConfig, patches_max: u64) -> Tile {
+        let side = patches_max.isqrt() / config.merge * config.merge;
         let bytes = (side * config.patch).pow(2) * 3;
         let tokens = (side / config.merge).pow(2) as u32;
         Tile { bytes: bytes as usize, grid: [side as u32; 2], tokens }

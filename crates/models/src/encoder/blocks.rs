@@ -63,7 +63,7 @@ impl Encoder<'_, '_> {
             scaling: RopeScaling::None,
             factors: None,
         };
-        let name = "vision.rope.frequencies";
+        let name = names::VISION_FREQUENCIES;
         let frequencies = self.builder.table(name, (Dtype::F32, pairs / 2), pairs / 2 * 4, kind);
         let (tiles, patches) = (pairs.div_ceil(TILE), self.patches.clone());
         let table = self.builder.program.add_tensor(dctms_ir::Tensor {

@@ -166,7 +166,11 @@ impl Request {
                 Ok(())
             }
             "id" => {
-                self.id = Some(reader.scalar()?);
+                // What goes on after it, like a number with a point, is another value.
+                let id = reader.scalar()?;
+                if matches!(reader.peek(), Some(b',' | b'}')) {
+                    self.id = Some(id);
+                }
                 Ok(())
             }
             other => {
