@@ -9,6 +9,7 @@ answer while a maximum picture arrives.
 
 import json
 import math
+import statistics
 import struct
 import subprocess
 import tempfile
@@ -148,22 +149,17 @@ def expectation(args, plan: list[str], shape: dict) -> dict:
 def figures(pairs: list[dict], expected: dict) -> dict:
     gains = sorted(100 * (1 - pair["overlapped"]["seconds"] / pair["serial"]["seconds"]) for pair in pairs)
     rank, confidence = interval(len(gains))
-    result = {"gain_percent": [median(gains), gains[rank], gains[-1 - rank]]}
+    result = {"gain_percent": [statistics.median(gains), gains[rank], gains[-1 - rank]]}
     result["confidence_percent"] = confidence
     for mode in MODES:
-        seconds = median(sorted(pair[mode]["seconds"] for pair in pairs))
+        seconds = statistics.median(pair[mode]["seconds"] for pair in pairs)
         gaps = sorted(gap for pair in pairs for gap in pair[mode]["gaps_ms"])
-        steps = sorted(step for pair in pairs for step in pair[mode]["step_p50_ms"])
+        steps = [step for pair in pairs for step in pair[mode]["step_p50_ms"]]
         off = 100 * (expected[f"{mode}_s"] / seconds - 1)
-        result[mode] = {"seconds": seconds, "off_percent": off, "gap_ms": [median(gaps), gaps[-1]]}
-        result[mode] |= {"answers": len(gaps), "step_p50_ms": median(steps)}
+        result[mode] = {"seconds": seconds, "off_percent": off, "gap_ms": [statistics.median(gaps), gaps[-1]]}
+        result[mode] |= {"answers": len(gaps), "step_p50_ms": statistics.median(steps)}
         result[mode]["tiles"] = sum(pair[mode]["tiles"] for pair in pairs)
     return result
-
-
-def median(values: list[float]) -> float:
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
 
 
 def interval(count: int) -> tuple[int, float]:

@@ -102,11 +102,7 @@ def ours(arguments, model: Path) -> dict:
 
 def peer(arguments, model: Path, flash: str) -> dict:
     """One llama-bench process for the prompt and the generation; the prompt from an empty cache."""
-    environment = dict(os.environ)
-    if arguments.peer_lib:
-        known = environment.get("LD_LIBRARY_PATH")
-        paths = [str(arguments.peer_lib)] + ([known] if known else [])
-        environment["LD_LIBRARY_PATH"] = ":".join(paths)
+    environment = peer_environment(arguments)
     common = [arguments.llama_bench, "-m", model, "-t", arguments.threads, "-fa", flash,
               "-r", arguments.repetitions, "-o", "json"]
     figures = {}
@@ -121,6 +117,16 @@ def peer(arguments, model: Path, flash: str) -> dict:
             rates = test.get("samples_ts") or [test["avg_ts"]]
             figures[kind] = statistics.median(rates)
     return figures
+
+
+def peer_environment(arguments) -> dict:
+    """The environment in which the peer finds its shared libraries."""
+    environment = dict(os.environ)
+    if arguments.peer_lib:
+        known = environment.get("LD_LIBRARY_PATH")
+        paths = [str(arguments.peer_lib.absolute())] + ([known] if known else [])
+        environment["LD_LIBRARY_PATH"] = ":".join(paths)
+    return environment
 
 
 def run(command: list, environment) -> str:

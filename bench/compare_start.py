@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare_llama import program
+from compare_llama import FLASH, peer_environment, program
 
 PROMPT = ("A harbour silts up although it is dredged every spring. Say in a few words what a "
           "surveyor would measure first, and why.")
@@ -56,7 +56,7 @@ def measure(arguments, model: Path, compiled: Path) -> dict:
     count, threads = str(arguments.tokens), str(arguments.threads)
     sides = {"ours": [arguments.dctms, "run", compiled, "--raw", "-p", PROMPT, "-n", count,
                       "--ignore-eos", "--lanes", threads, "--max-input", "512"]}
-    for flash in ("off", "on"):
+    for flash in FLASH:
         sides[f"peer_{flash}"] = [
             arguments.llama_completion, "-m", model, "-p", PROMPT, "-n", count, "-t", threads,
             "-fa", flash, "-c", "1024", "--temp", "0", "--ignore-eos", "-no-cnv",
@@ -78,11 +78,8 @@ def measure(arguments, model: Path, compiled: Path) -> dict:
 
 def start(arguments, words: list) -> tuple[float, float]:
     """Seconds to the first byte of the answer, and to the end of the process."""
-    environment = dict(os.environ)
-    if arguments.peer_lib and words[0] == arguments.llama_completion:
-        known = environment.get("LD_LIBRARY_PATH")
-        paths = [str(arguments.peer_lib)] + ([known] if known else [])
-        environment["LD_LIBRARY_PATH"] = ":".join(paths)
+    is_peer = words[0] == arguments.llama_completion
+    environment = peer_environment(arguments) if is_peer else None
     if arguments.drop_caches:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("1\n")

@@ -23,7 +23,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compare_llama import FLASH, program, run
+from compare_llama import FLASH, peer_environment, program, run
 
 
 def main() -> int:
@@ -85,11 +85,7 @@ def ours(arguments, model: Path, *options) -> dict:
 
 def peer(arguments, model: Path, flash: str, words: list) -> list:
     """Tokens/s of each repetition."""
-    environment = dict(os.environ)
-    if arguments.peer_lib:
-        known = environment.get("LD_LIBRARY_PATH")
-        paths = [str(arguments.peer_lib)] + ([known] if known else [])
-        environment["LD_LIBRARY_PATH"] = ":".join(paths)
+    environment = peer_environment(arguments)
     command = [arguments.llama_bench, "-m", model, "-t", arguments.threads, "-fa", flash,
                "-o", "json", *words]
     return json.loads(run(command, environment))[0]["samples_ts"]

@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from compare_llama import peer_environment
+
 FIGURES = ["wall_s", "processor_s", "encode_s"]
 ENCODED = re.compile(r"(?:encoding done|encoded|slice encoded) in (\d+) ms")
 
@@ -78,11 +80,7 @@ def ours(arguments) -> dict:
 
 
 def peer(arguments) -> dict:
-    environment = dict(os.environ)
-    if arguments.peer_lib:
-        known = environment.get("LD_LIBRARY_PATH")
-        paths = [str(arguments.peer_lib.absolute())] + ([known] if known else [])
-        environment["LD_LIBRARY_PATH"] = ":".join(paths)
+    environment = peer_environment(arguments)
     words = [arguments.mtmd_cli, "-m", arguments.text, "--mmproj", arguments.vision]
     words += ["--image", arguments.image, "-p", arguments.prompt, "-n", arguments.tokens]
     words += ["--ignore-eos", "--temp", 0, "-t", arguments.threads, "--no-warmup"]

@@ -4,11 +4,12 @@
 //!
 //! Shapes are those of Qwen2.5-1.5B's feed-forward layer. One token reads weights from memory
 //! (the working set is larger than any cache), so bytes/s is the figure, beside the read
-//! bandwidth of a plain sum over the same bytes; 512 tokens compute, so operations/s is
+//! bandwidth of a plain pass over as many bytes; 512 tokens compute, so operations/s is
 //! (a multiplication and an addition count as two). Every answer's digest is compared with the
 //! expected one, which is the same for all instruction sets and numbers of threads; the best of
 //! several runs counts, because other work on the machine only ever slows a run down.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use dctms_kernels::half::f32_to_f16;
@@ -16,6 +17,7 @@ use dctms_kernels::isa::Isa;
 use dctms_kernels::limits::{BLOCK_COLS, SUPER_BLOCKS, TILE_ROWS};
 use dctms_kernels::matmul::{Epilogue, matmul, matmul_float};
 use dctms_kernels::packed::{self, PackedKind, PackedTiles, QuantLayout};
+use dctms_kernels::peak::{self, Streams};
 use dctms_kernels::quantise::{ActBlock, quantise};
 use dctms_kernels::random::SplitMix64;
 
@@ -199,24 +201,13 @@ fn put_scales(random: &mut SplitMix64, layout: &QuantLayout, cols: usize, tile: 
     }
 }
 
-/// GB/s of a sum over a buffer larger than any cache, four streams a thread.
+/// GB/s of reading a buffer larger than any cache, four streams a thread.
 fn read_bandwidth(threads: usize) -> f64 {
-    let words = vec![1u64; STREAM_BYTES / 8];
+    let bytes = vec![1u8; STREAM_BYTES];
     let time = best_time(|| {
         std::thread::scope(|scope| {
-            for shard in words.chunks(words.len() / threads) {
-                scope.spawn(move || {
-                    let mut sums = [0u64; 32];
-                    let streams: Vec<_> = shard.chunks_exact(shard.len() / 4).collect();
-                    for at in (0..shard.len() / 4 / 8 * 8).step_by(8) {
-                        for (sums, stream) in sums.chunks_exact_mut(8).zip(&streams) {
-                            for (sum, word) in sums.iter_mut().zip(&stream[at..at + 8]) {
-                                *sum = sum.wrapping_add(*word);
-                            }
-                        }
-                    }
-                    assert!(sums.iter().sum::<u64>() > 0);
-                });
+            for shard in bytes.chunks(bytes.len() / threads) {
+                scope.spawn(move || black_box(peak::read_bytes(Streams::Four, shard)));
             }
         });
     });
