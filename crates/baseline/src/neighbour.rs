@@ -1,5 +1,15 @@
 //! Processes that disturb others, the same way each time.
 //!
+//! Bursts allocate and free: they cost others processor time and bandwidth. They do not make memory
+//! short unless they are given as much as there is; shortage is what memory groups are for.
+//!
+//! Churn reads a file that is larger than the page cache can be, from its beginning to its end
+//! again and again. The kernel keeps what was read last, so that each pass finds little of the one
+//! before and takes a page of the cache for each page that it reads. The file has no blocks: its
+//! pages are allocated and filled with zeros as those of another file are, but no device is waited
+//! for, so that memory is disturbed and storage is not, at the same rate on every machine. (A file
+//! system in memory, such as tmpfs, has no such pages; the file has to be elsewhere.)
+//!
 //! They run until their standard input ends, so that none outlives who started it, and say
 //! `{"ready": true}` when they begin.
 
@@ -17,7 +27,7 @@ pub enum Neighbour {
         /// Bytes of a burst.
         bytes: usize,
     },
-    /// Reads a large file again and again, so that the page cache turns over.
+    /// Reads a file again and again; one as large as memory turns the page cache over.
     Churn {
         /// The file.
         file: std::path::PathBuf,
@@ -71,8 +81,6 @@ fn read_whole(file: &Path) -> std::io::Result<u64> {
     loop {
         let count = file.read(&mut buffer)?;
         if count == 0 {
-            // What was read goes, so that the next time reads again.
-            let _ = dctms_system::output::drop_page_cache(&file, 0, 0);
             return Ok(len);
         }
         len += count as u64;

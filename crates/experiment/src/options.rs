@@ -7,6 +7,7 @@ use lexopt::prelude::*;
 
 use crate::child::{Asked, SystemCommand};
 use crate::condition::{Condition, NeighbourSettings};
+use crate::machine::memory_bytes;
 use crate::prompts::prompts;
 use crate::protocol::{DYNAMIC, PRODUCT, Plan, Sharing};
 use crate::results::Retry;
@@ -60,7 +61,8 @@ Conditions
   --conditions LIST       of none,burner,bursts,churn,group-1.05-m-max,group-m-max,
                           group-0.9-dynamic (all; groups need root, and are skipped by name)
   --burst-bytes N         of the neighbour that allocates (1073741824)
-  --churn-bytes N         of the file that is read (4294967296)
+  --churn-bytes N         of the file that is read (as much as the machine has memory; what stays
+                          cached of a smaller one is read from the cache, and turns nothing over)
 Size
   --rounds N              calls of each prompt without disturbance (50)
   --pressure-rounds N     under each other condition (as --rounds)
@@ -164,7 +166,7 @@ impl Words {
             adapters: Vec::new(),
             conditions: Condition::ALL.to_vec(),
             bursts: 1 << 30,
-            churn: 4 << 30,
+            churn: memory_bytes(),
             rounds: 50,
             pressure_rounds: None,
             max_output: 256,
