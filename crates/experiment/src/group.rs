@@ -1,10 +1,15 @@
 //! Memory control groups: a limit that the kernel holds processes to.
 //!
 //! Version 1 and 2; making one needs root and a memory controller. Where that is not there, the
-//! reason is given, and conditions that need a group are skipped by name.
+//! reason is given, and conditions that need a group are skipped by name. Where our groups are is
+//! for `dctms_system` to say, as it does for the product: a system that is in a group of ours finds
+//! that group's limit by the same way.
 
 use std::fs::{create_dir, read_dir, read_to_string, remove_dir, write};
+use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
+
+use dctms_system::cgroup::memory_groups;
 
 /// A group that is removed when dropped. What is in it is killed first: systems were, but one may
 /// have started processes that are in no group of processes of its own.
@@ -16,11 +21,16 @@ pub struct Group {
 /// Beginning of the names of our groups.
 const PREFIX: &str = "dctms-experiment-";
 
-/// The mounted controller: where groups of ours go, and what its files are called.
-struct Controller {
+/// Where groups of ours go, and by which version of the interface.
+struct Parent {
     folder: PathBuf,
-    limit_file: &'static str,
-    swap_file: &'static str,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
 }
 
 impl Group {
@@ -29,20 +39,25 @@ impl Group {
     /// # Errors
     /// Why it cannot be made, for people.
     pub fn new(name: &str, limit_bytes: u64) -> Result<Group, String> {
-        let controller = controller(
-            &read_to_string("/proc/mounts").unwrap_or_default(),
-            &read_to_string("/proc/self/cgroup").unwrap_or_default(),
-        )?;
-        let path = controller.folder.join(format!("{PREFIX}{}-{name}", std::process::id()));
-        let fault = |what: &str, error: std::io::Error| {
-            format!("{what} {}: {error} (needs root)", path.display())
+        let Parent { folder, version } = parent(Path::new("/"))?;
+        let path = folder.join(format!("{PREFIX}{}-{name}", std::process::id()));
+        create_dir(&path).map_err(|error| fault("making", &path, &error))?;
+        let group = Group { path };
+        let put = |file: &str, value: &str| {
+            let file = group.path.join(file);
+            write(&file, value).map_err(|error| fault("writing", &file, &error))
         };
-        create_dir(&path).map_err(|error| fault("making", error))?;
-        let group = Group { path: path.clone() };
-        write(path.join(controller.limit_file), limit_bytes.to_string())
-            .map_err(|error| fault("no memory controller in", error))?;
-        // Where there is no swap there is no such file, or nothing to forbid.
-        let _ = write(path.join(controller.swap_file), "0");
+        let limit = limit_bytes.to_string();
+        // Memory with swap is held to the same limit, so that nothing is swapped. Where swap is not
+        // counted there is no such file.
+        let (limit_file, swap_file, swap_limit) = match version {
+            Version::One => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", &limit[..]),
+            Version::Two => ("memory.max", "memory.swap.max", "0"),
+        };
+        put(limit_file, &limit)?;
+        if group.path.join(swap_file).exists() {
+            put(swap_file, swap_limit)?;
+        }
         Ok(group)
     }
 
@@ -74,14 +89,8 @@ fn empty(group: &Path) {
 
 /// Removes groups that an earlier experiment left behind when it was killed.
 pub fn remove_left_behind() {
-    let controller = controller(
-        &read_to_string("/proc/mounts").unwrap_or_default(),
-        &read_to_string("/proc/self/cgroup").unwrap_or_default(),
-    );
-    let Ok(entries) = controller.and_then(|it| read_dir(it.folder).map_err(|e| e.to_string()))
-    else {
-        return;
-    };
+    let Ok(Parent { folder, .. }) = parent(Path::new("/")) else { return };
+    let Ok(entries) = read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
@@ -93,40 +102,34 @@ pub fn remove_left_behind() {
     }
 }
 
-/// The memory controller, from the texts of `/proc/mounts` and `/proc/self/cgroup`.
-fn controller(mounts: &str, own: &str) -> Result<Controller, String> {
-    let mount = |kind: &str, option: Option<&str>| {
-        mounts.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            let [_, folder, its_kind, options, ..] = fields[..] else { return None };
-            let has = option.is_none_or(|option| options.split(',').any(|it| it == option));
-            (its_kind == kind && has).then(|| folder.to_string())
-        })
-    };
-    let own_path = |controller: &str| {
-        own.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (names, path) = (fields.next()?, fields.next()?);
-            names.split(',').any(|name| name == controller).then(|| path.to_string())
-        })
-    };
-    let inside = |mount: String, path: Option<String>| {
-        PathBuf::from(mount).join(path.unwrap_or_default().trim_start_matches('/'))
-    };
-    if let Some(folder) = mount("cgroup", Some("memory")) {
-        return Ok(Controller {
-            folder: inside(folder, own_path("memory")),
-            limit_file: "memory.limit_in_bytes",
-            swap_file: "memory.swappiness",
-        });
+/// What cannot be done with a file of a group, for people.
+fn fault(what: &str, path: &Path, error: &Error) -> String {
+    let needs = if error.kind() == ErrorKind::PermissionDenied { " (needs root)" } else { "" };
+    format!("{what} {}: {error}{needs}", path.display())
+}
+
+/// Where groups of ours go, under a root directory that tests replace. In version 1 that is our own
+/// group. In version 2 it is the nearest one around us that hands memory on to its children: a
+/// group that has processes of its own, as ours does, cannot.
+///
+/// # Errors
+/// Why there is no such place.
+fn parent(root: &Path) -> Result<Parent, String> {
+    let groups = memory_groups(root);
+    if let Some(folder) = groups.v1.first() {
+        return Ok(Parent { folder: folder.clone(), version: Version::One });
     }
-    match mount("cgroup2", None) {
-        Some(folder) => Ok(Controller {
-            folder: inside(folder, own_path("")),
-            limit_file: "memory.max",
-            swap_file: "memory.swap.max",
-        }),
-        None => Err("no memory control groups are mounted".to_string()),
+    let hands_on = |folder: &&PathBuf| {
+        let controllers = read_to_string(folder.join("cgroup.subtree_control"));
+        controllers.unwrap_or_default().split_whitespace().any(|it| it == "memory")
+    };
+    match (groups.v2.iter().find(hands_on), groups.v2.first()) {
+        (Some(folder), _) => Ok(Parent { folder: folder.clone(), version: Version::Two }),
+        (None, Some(own)) => Err(format!(
+            "no group from {} up has \"memory\" in its cgroup.subtree_control",
+            own.display()
+        )),
+        (None, None) => Err("no memory control groups are mounted".to_string()),
     }
 }
 
@@ -134,16 +137,66 @@ fn controller(mounts: &str, own: &str) -> Result<Controller, String> {
 mod tests {
     use super::*;
 
+    /// Where groups go on a machine of these files, below its root; `None` where they cannot.
+    fn place(name: &str, files: &[(&str, &str)]) -> Option<(String, Version)> {
+        let root = format!("experiment-group-{name}-{}", std::process::id());
+        let root = std::env::temp_dir().join(root);
+        for (path, text) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            write(path, text).unwrap();
+        }
+        let found = parent(&root);
+        std::fs::remove_dir_all(&root).unwrap();
+        let below = |folder: PathBuf| folder.strip_prefix(&root).unwrap().display().to_string();
+        found.ok().map(|it| (below(it.folder), it.version))
+    }
+
+    const V1: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+    const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    /// What a container without a namespace of its own sees.
+    const V2_PART: &str = "30 23 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+
     #[test]
-    fn both_versions_are_found_in_recorded_mounts() {
-        let mounts = "proc /proc proc rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n";
-        let found = controller(mounts, "5:cpu:/a\n4:memory:/jobs/7\n").unwrap();
-        assert_eq!(found.folder, Path::new("/sys/fs/cgroup/memory/jobs/7"));
-        assert_eq!(found.limit_file, "memory.limit_in_bytes");
-        let mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
-        let found = controller(mounts, "0::/user.slice\n").unwrap();
-        assert_eq!(found.folder, Path::new("/sys/fs/cgroup/user.slice"));
-        assert_eq!(found.limit_file, "memory.max");
-        assert!(controller("proc /proc proc rw 0 0\n", "").is_err());
+    fn groups_of_version_1_go_into_our_own() {
+        let files = [
+            ("proc/self/mountinfo", V1),
+            ("proc/self/cgroup", "5:cpu:/a\n4:memory:/jobs/7\n0::/\n"),
+            ("sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/unified/cgroup.subtree_control", "\n"),
+        ];
+        let expected = ("sys/fs/cgroup/memory/jobs/7".to_string(), Version::One);
+        assert_eq!(place("v1", &files), Some(expected));
+    }
+
+    #[test]
+    fn groups_of_version_2_go_to_who_hands_memory_on() {
+        let own = ("proc/self/cgroup", "0::/user.slice/user-0.slice/session-1.scope\n");
+        let files = [
+            ("proc/self/mountinfo", V2),
+            own,
+            ("sys/fs/cgroup/cgroup.subtree_control", "cpu memory pids\n"),
+            ("sys/fs/cgroup/user.slice/cgroup.subtree_control", "cpu memory pids\n"),
+            ("sys/fs/cgroup/user.slice/user-0.slice/cgroup.subtree_control", "pids\n"),
+            ("sys/fs/cgroup/user.slice/user-0.slice/session-1.scope/cgroup.procs", "1\n"),
+        ];
+        let expected = ("sys/fs/cgroup/user.slice".to_string(), Version::Two);
+        assert_eq!(place("v2", &files), Some(expected));
+        assert_eq!(place("v2-none", &files[..2]), None, "no group is there");
+        let files = [("proc/self/mountinfo", V2), own, ("sys/fs/cgroup/cgroup.procs", "1\n")];
+        assert_eq!(place("v2-not-handed-on", &files), None);
+    }
+
+    #[test]
+    fn a_container_s_groups_are_below_what_its_mount_shows() {
+        let files = [
+            ("proc/self/mountinfo", V2_PART),
+            ("proc/self/cgroup", "0::/docker/x/inner\n"),
+            ("sys/fs/cgroup/cgroup.subtree_control", "memory\n"),
+            ("sys/fs/cgroup/inner/cgroup.subtree_control", "\n"),
+        ];
+        let expected = ("sys/fs/cgroup".to_string(), Version::Two);
+        assert_eq!(place("container", &files), Some(expected));
     }
 }

@@ -20,9 +20,16 @@ pub(crate) enum Controller {
 
 /// The directories of our group and its ancestors up to the mount, ours first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Groups {
-    pub(crate) v1: Vec<PathBuf>,
-    pub(crate) v2: Vec<PathBuf>,
+pub struct Groups {
+    /// In version 1 of the interface.
+    pub v1: Vec<PathBuf>,
+    /// In version 2.
+    pub v2: Vec<PathBuf>,
+}
+
+/// The groups around this process that count its memory, under `root` (`/` on a real machine).
+pub fn memory_groups(root: &Path) -> Groups {
+    groups(root, Controller::Memory)
 }
 
 /// Finds the groups of this process for one resource under `root` (`/` on a real machine). A

@@ -9,6 +9,7 @@
 //! | `spin` | how long a waiter looks before it sleeps |
 //! | `stack`, `overflow` | threads whose stacks are fixed and resident; an overflow told by name |
 //! | `machine` | memory limits: cgroups and the machine itself |
+//! | `cgroup` | where the control groups of this process are |
 //! | `processors`, `affinity` | lanes by affinity and quota, spinning, pinning, pressure |
 //! | `process`, `seal` | what this process uses; making the kernel refuse more |
 //! | `image`, `footprint` | the program itself; a bound of everything besides heap and arena |
@@ -39,7 +40,7 @@
 pub mod affinity;
 pub mod arena;
 mod c_library;
-mod cgroup;
+pub mod cgroup;
 pub mod child;
 pub mod error;
 pub mod events;
