@@ -320,11 +320,11 @@ def hypothesis(names: list[str]) -> str:
 def envelope(_: list[str]) -> str:
     with open(RESULTS / "envelope" / "envelope.csv", newline="") as file:
         lines = list(csv.DictReader(file))
-    by_model: dict[str, list[dict]] = {}
+    by_model: dict[tuple[str, str], list[dict]] = {}
     for line in lines:
-        by_model.setdefault(line["model"], []).append(line)
+        by_model.setdefault((line["model"], line["model_bytes"]), []).append(line)
     rows = []
-    for model, own in [*by_model.items(), ("all", lines)]:
+    for (model, _), own in [*by_model.items(), (("all", ""), lines)]:
         ratios = [int(it["measured_bytes"]) / int(it["predicted_bytes"]) for it in own]
         over = sum(ratio > 1 for ratio in ratios)
         sizes = [int(it["predicted_bytes"]) for it in own]

@@ -1,9 +1,11 @@
 //! The envelope table: what `dctms` predicts against what the kernel counts, over models and
 //! bounds, one process for each combination.
 //!
-//! The prediction is the M_max of a `dctms plan` before the run; the measurement is the process's `VmHWM` when it has
-//! answered, which covers loading. A row is on disk when it is measured, so a run can be stopped
-//! and goes on.
+//! The prediction is the M_max of a `dctms plan` before the run; the measurement is the process's
+//! `VmHWM` when it has answered, which covers loading. What is run is short and of one sequence: an
+//! arena is resident as a whole from the start. A row is on disk when it is measured, so a run can
+//! be stopped and goes on. Rows that another build of `dctms` measured are measured again; those of
+//! models that are not asked for stay in the file, and are no part of the verdict.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -67,11 +69,34 @@ pub const COMBINATIONS: [Combination; 12] = [
     of((4096, 512), 2, 256, "f16", 1),
 ];
 
+/// What tells a model's file from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelIdentity {
+    /// Its name.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl ModelIdentity {
+    fn of(model: &Path) -> ModelIdentity {
+        let name = model.file_name().unwrap_or_default().to_string_lossy();
+        ModelIdentity {
+            // A name of two lines would be two lines of the file.
+            name: name.replace(char::is_control, " "),
+            // What cannot be read is for the product to name.
+            bytes: std::fs::metadata(model).map_or(0, |facts| facts.len()),
+        }
+    }
+}
+
 /// A measured combination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// File name of the model.
-    pub model: String,
+    /// The model.
+    pub model: ModelIdentity,
+    /// The program that was measured: see `build_of`.
+    pub build: String,
     /// The settings as they stand in the file.
     pub settings: String,
     /// M_max, bytes.
@@ -88,8 +113,8 @@ impl Row {
     }
 }
 
-const HEADER: &str = "model,max_input,max_output,lanes,chunk,kv_type,sequences,predicted_bytes,\
-                      measured_bytes,tightness";
+const HEADER: &str = "model,model_bytes,build,max_input,max_output,lanes,chunk,kv_type,sequences,\
+                      predicted_bytes,measured_bytes,tightness";
 
 impl Combination {
     fn fields(&self) -> String {
@@ -111,6 +136,7 @@ impl Combination {
 }
 
 /// Measures every model under every combination that is not measured yet, and writes the table.
+/// Gives the rows of these models.
 ///
 /// # Errors
 /// Files that cannot be written; a run that fails for another reason than its bounds.
@@ -123,37 +149,55 @@ pub fn run(
     let fault = |error: std::io::Error| format!("{}: {error}", out.display());
     std::fs::create_dir_all(out).map_err(fault)?;
     let path = out.join("envelope.csv");
+    let build =
+        build_of(dctms).map_err(|error| Fault::from(format!("{}: {error}", dctms.display())))?;
+    let asked: Vec<ModelIdentity> = models.iter().map(|it| ModelIdentity::of(it)).collect();
     let mut rows = parse(&std::fs::read_to_string(&path).unwrap_or_default());
+    rows.retain(|row| row.build == build || !asked.contains(&row.model));
     replace(&path, csv(&rows).as_bytes()).map_err(fault)?;
     let mut file = OpenOptions::new().append(true).open(&path).map_err(fault)?;
-    let name = |model: &Path| model.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let is_open = |rows: &[Row], model: &str, settings: &str| {
-        !rows.iter().any(|row| row.model == model && row.settings == settings)
+    let is_open = |rows: &[Row], model: &ModelIdentity, settings: &str| {
+        !rows.iter().any(|row| row.model == *model && row.settings == settings)
     };
-    let open = models.iter().flat_map(|model| COMBINATIONS.iter().map(|it| (name(model), it)));
+    let open = asked.iter().flat_map(|model| COMBINATIONS.iter().map(move |it| (model, it)));
     progress.begin(open.filter(|(model, it)| is_open(&rows, model, &it.fields())).count(), None);
-    for model in models {
+    for (model_path, model) in models.iter().zip(&asked) {
         for combination in &COMBINATIONS {
-            let (name, settings) = (name(model), combination.fields());
-            if !is_open(&rows, &name, &settings) {
+            let settings = combination.fields();
+            if !is_open(&rows, model, &settings) {
                 continue;
             }
             let start = std::time::Instant::now();
-            let measured = measure(dctms, model, combination, out);
+            let measured = measure(dctms, model_path, combination, out);
             let _ = std::fs::remove_file(out.join(PROMPT_FILE));
+            let what = format!("{} {settings}", model.name);
             match measured? {
                 Some((predicted, measured)) => {
-                    let row = Row { model: name, settings, predicted, measured };
+                    let (model, build) = (model.clone(), build.clone());
+                    let row = Row { model, build, settings, predicted, measured };
                     writeln!(file, "{}", line(&row)).map_err(fault)?;
-                    progress.step(&format!("{} {}", row.model, row.settings), start.elapsed());
+                    progress.step(&what, start.elapsed());
                     rows.push(row);
                 }
-                None => progress.note(&format!("{name} {settings}: over the model's context")),
+                None => progress.note(&format!("{what}: over the model's context")),
             }
         }
     }
     progress.end();
+    rows.retain(|row| asked.contains(&row.model));
     Ok(rows)
+}
+
+/// What tells one build of a program from another: a hash (FNV-1a, by words) of its file.
+fn build_of(program: &Path) -> std::io::Result<String> {
+    let bytes = std::fs::read(program)?;
+    let word = |bytes: &[u8]| {
+        bytes.iter().fold(0u64, |word, byte| (word << 8) | u64::from(*byte))
+    };
+    let hash = bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash: u64, bytes| {
+        (hash ^ word(bytes)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Ok(format!("{hash:016x}"))
 }
 
 /// Tokens that are run: a whole arena is resident from the start, so what is run beyond a few
@@ -234,8 +278,23 @@ fn output_of(command: &mut Command) -> Result<Output, Fault> {
 }
 
 fn line(row: &Row) -> String {
-    let Row { model, settings, predicted, measured } = row;
-    format!("{model},{settings},{predicted},{measured},{:.5}", row.tightness())
+    let Row { model: ModelIdentity { name, bytes }, build, settings, predicted, measured } = row;
+    let (name, tightness) = (quoted(name), row.tightness());
+    format!("{name},{bytes},{build},{settings},{predicted},{measured},{tightness:.5}")
+}
+
+/// A name as a field of CSV.
+fn quoted(name: &str) -> String {
+    match name.contains([',', '"']) {
+        true => format!("\"{}\"", name.replace('"', "\"\"")),
+        false => name.to_string(),
+    }
+}
+
+/// The reverse of `quoted`.
+fn unquoted(field: &str) -> String {
+    let inner = field.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    inner.map_or_else(|| field.to_string(), |it| it.replace("\"\"", "\""))
 }
 
 fn csv(rows: &[Row]) -> String {
@@ -246,13 +305,17 @@ fn csv(rows: &[Row]) -> String {
 /// The rows of a file; lines that were cut off are left out.
 fn parse(text: &str) -> Vec<Row> {
     let row = |line: &str| -> Option<Row> {
-        let fields: Vec<&str> = line.split(',').collect();
-        let [model, settings @ .., predicted, measured, tightness] = &fields[..] else {
+        // Only the name, which is first, may have commas of its own.
+        let mut fields: Vec<&str> = line.rsplitn(HEADER.split(',').count(), ',').collect();
+        fields.reverse();
+        let [name, bytes, build, settings @ .., predicted, measured, tightness] = &fields[..]
+        else {
             return None;
         };
         let whole = settings.len() == 6 && tightness.len() == "0.00000".len();
         Some(Row {
-            model: model.to_string(),
+            model: ModelIdentity { name: unquoted(name), bytes: bytes.parse().ok()? },
+            build: build.to_string(),
             settings: settings.join(","),
             predicted: predicted.parse().ok().filter(|_| whole)?,
             measured: measured.parse().ok()?,
@@ -290,18 +353,27 @@ pub fn verdict(rows: &[Row]) -> Verdict {
     }
 }
 
-/// Writes the plots and the page of the table.
+/// Writes the plots and the page of the table, with the command that repeats it.
 ///
 /// # Errors
 /// Files that cannot be written.
-pub fn report(rows: &[Row], out: &Path, machine: &[(String, String)]) -> Result<(), String> {
+pub fn report(
+    rows: &[Row],
+    out: &Path,
+    machine: &[(String, String)],
+    command: &str,
+) -> Result<(), String> {
     let fault = |error: std::io::Error| format!("{}: {error}", out.display());
-    let mut models: Vec<&str> = rows.iter().map(|row| row.model.as_str()).collect();
-    models.dedup();
+    let mut models: Vec<&ModelIdentity> = Vec::new();
+    for row in rows {
+        if !models.contains(&&row.model) {
+            models.push(&row.model);
+        }
+    }
     let series = |value: fn(&Row) -> (f64, f64)| -> Vec<(String, Vec<(f64, f64)>)> {
-        let of = |model: &&str| {
-            let own = rows.iter().filter(|row| row.model == *model);
-            (model.trim_end_matches(".gguf").to_string(), own.map(value).collect())
+        let of = |model: &&ModelIdentity| {
+            let own = rows.iter().filter(|row| row.model == **model);
+            (model.name.trim_end_matches(".gguf").to_string(), own.map(value).collect())
         };
         models.iter().map(of).collect()
     };
@@ -323,8 +395,13 @@ pub fn report(rows: &[Row], out: &Path, machine: &[(String, String)]) -> Result<
     let all = verdict(rows);
     page += &format!(
         "<p>{} combinations, {} violations, median tightness {:.4} (least {:.4}, greatest \
-         {:.4}).</p>\n",
-        all.count, all.violations, all.median, all.least, all.greatest
+         {:.4}). Command: <code>{}</code></p>\n",
+        all.count,
+        all.violations,
+        all.median,
+        all.least,
+        all.greatest,
+        escape(command)
     );
     for (name, figure) in [("envelope-sizes", &sizes), ("envelope-tightness", &tightness)] {
         replace(&out.join(format!("plots/{name}.png")), &png(figure)).map_err(fault)?;
@@ -335,7 +412,7 @@ pub fn report(rows: &[Row], out: &Path, machine: &[(String, String)]) -> Result<
     for row in rows {
         page += &format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.4}</td></tr>\n",
-            escape(&row.model),
+            escape(&row.model.name),
             row.settings.replace(',', ", "),
             row.predicted,
             row.measured,
@@ -357,7 +434,8 @@ mod tests {
     #[test]
     fn rows_round_trip_and_cut_lines_are_measured_again() {
         let row = |predicted, measured| Row {
-            model: "m.gguf".to_string(),
+            model: ModelIdentity { name: r#"a, "b".gguf"#.to_string(), bytes: 7 },
+            build: "0123456789abcdef".to_string(),
             settings: COMBINATIONS[0].fields(),
             predicted,
             measured,

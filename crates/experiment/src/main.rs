@@ -47,7 +47,9 @@ fn run_envelope(
         "{} combinations, {} violations, median tightness {:.4}",
         verdict.count, verdict.violations, verdict.median
     );
-    envelope::report(&rows, out, &describe())?;
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let command = settings::shown_command(&words.collect::<Vec<String>>());
+    envelope::report(&rows, out, &describe(), &command)?;
     match (verdict.count, verdict.violations) {
         (0, _) => Err(Fault::new(Class::OverBound, "no combination is within a model's context")),
         (_, 0) => Ok(()),
