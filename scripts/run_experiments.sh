@@ -6,7 +6,7 @@
 #
 #     plans             what the paper's Table 1 is about                         (1 min)
 #     envelope          predicted against measured memory, all models             (15 min)
-#     smollm2           5 × 50 calls a system under every condition, M = 256      (70 min)
+#     smollm2           5 × 50 calls a system under every condition, M = 256      (110 min)
 #     gemma             5 × 50 calls a system, nothing beside them, M = 64        (8 min)
 #     qwen-1.5b         5 × 50 calls a system, nothing beside them, and 5 × 5 under each other
 #                       condition, M = 32                                         (100 min)
@@ -27,6 +27,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+list() { # what this script knows, which its head says
+    sed -n '2,26p' scripts/run_experiments.sh
+    exit 64
+}
+[ $# -gt 0 ] || list
+
 dctms=${DCTMS:-target/release/dctms}
 work=${WORK:-.cache/experiment}
 results=${RESULTS:-results}
@@ -37,7 +43,10 @@ qwen_7b=${QWEN_7B:-$work/qwen2.5-7b-q4_0.gguf}
 mkdir -p "$work" "$results"
 
 shape() { # shape FILE SHAPE: writes a model of random weights where it is not there
-    [ -f "$1" ] || "$dctms" synth "$2" q4_0 -o "$1"
+    [ -f "$1" ] && return
+    # Under its name only when it is whole.
+    "$dctms" synth "$2" q4_0 -o "$1.part"
+    mv "$1.part" "$1"
 }
 
 run() { # run NAME MODEL OPTIONS…
@@ -60,8 +69,11 @@ peers() { # peers MODEL NAME
     fi
     if [ -n "${MLX_PYTHON:-}" ]; then
         # Converted before, so that the time of its first call is that of a call.
-        "$MLX_PYTHON" scripts/mlx_system.py "$1" "$work/$2/mlx" --convert
-        peers+=(--adapter "mlx-lm=$MLX_PYTHON scripts/mlx_system.py $1 $work/$2/mlx")
+        if "$MLX_PYTHON" scripts/mlx_system.py "$1" "$work/$2/mlx" --convert; then
+            peers+=(--adapter "mlx-lm=$MLX_PYTHON scripts/mlx_system.py $1 $work/$2/mlx")
+        else
+            echo "$2: mlx-lm is left out: the model was not converted" >&2
+        fi
     else
         echo "$2: mlx-lm is left out: MLX_PYTHON is not set" >&2
     fi
@@ -116,9 +128,6 @@ for name in "$@"; do
         run qwen-1.5b-peers "$qwen_15b" --conditions none --max-output 32 --rounds 3 \
             --cell-limit 300 "${short[@]}" ${peers[@]+"${peers[@]}"}
         ;;
-    *)
-        sed -n '2,27p' "${BASH_SOURCE[0]}"
-        exit 64
-        ;;
+    *) list ;;
     esac
 done
