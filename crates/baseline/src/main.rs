@@ -19,8 +19,8 @@ use dctms_engine::{EngineError, Model};
 use dctms_ir::Dtype;
 
 const USAGE: &str = "dctms-baseline dynamic|prototype MODEL.dctms --max-input N --max-output M \
-                     [--lanes L] [--prefill-chunk C] [--kv-type T] [--logits-sha], or bursts BYTES, churn FILE, \
-                     burner";
+                     [--lanes L] [--prefill-chunk C] [--kv-type T] [--logits-sha], or bursts \
+                     BYTES, churn FILE, burner";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -1,8 +1,8 @@
 //! Compiled models: the files that the compared systems map. One is made by the product, the
 //! others are copies, since pages of the cache belong to the group of whoever reads them first.
 //!
-//! A file appears under its name when it is whole. Beside it stands what it was made of, so that a
-//! folder which is used for another model is noticed.
+//! A file appears under its name when it is whole. Beside it stands what it was made of and by which
+//! program, so that a folder which is used for another model, or by another build, is noticed.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -36,9 +36,9 @@ pub struct Compilation<'a> {
 /// by a signal. What was begun is removed.
 pub fn compile_all(what: &Compilation, progress: &Progress) -> Result<(), Fault> {
     let start = Instant::now();
-    let of = origin(what.model);
+    let of = origin(what.model) + &origin(what.dctms);
     for (index, to) in what.to.iter().enumerate() {
-        if is_made(what.model, to, &of) {
+        if is_made(to, &of) {
             continue;
         }
         let fault = |error: std::io::Error| Fault::from(format!("{}: {error}", to.display()));
@@ -68,24 +68,19 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What tells a model's file from another: name, length, and when it was written.
-fn origin(model: &Path) -> String {
-    let facts = std::fs::metadata(model).ok();
+/// What tells a file from another: name, length, and when it was written.
+fn origin(file: &Path) -> String {
+    let facts = std::fs::metadata(file).ok();
     let bytes = facts.as_ref().map_or(0, std::fs::Metadata::len);
     let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
     let changed = facts.and_then(|facts| facts.modified().ok()).and_then(since);
-    let name = model.file_name().unwrap_or_default().to_string_lossy();
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
     format!("{name}\t{bytes}\t{}\n", changed.map_or(0, |time| time.as_nanos()))
 }
 
-/// Whether a compiled form is there, of this model. One that does not say what it is of is taken
-/// for it when it is younger.
-fn is_made(model: &Path, to: &Path, of: &str) -> bool {
-    let changed = |path: &Path| std::fs::metadata(path).and_then(|facts| facts.modified()).ok();
-    match std::fs::read_to_string(beside(to, "of")) {
-        Ok(text) => to.is_file() && text == of,
-        Err(_) => to.is_file() && changed(to) > changed(model),
-    }
+/// Whether a compiled form is there that was made of this.
+fn is_made(to: &Path, of: &str) -> bool {
+    to.is_file() && std::fs::read_to_string(beside(to, "of")).is_ok_and(|text| text == of)
 }
 
 fn compile(what: &Compilation, to: &Path, start: Instant) -> Result<(), Fault> {
@@ -199,13 +194,19 @@ mod tests {
         let late = all("echo half > \"$4\"; sleep 60", Some(Duration::from_millis(300)));
         assert!(late.unwrap_err().what.contains("no time"), "it is cut off");
         assert_eq!(there(), [""; 0]);
-        all("cp \"$2\" \"$4\"", None).unwrap();
+        // What is there is not made again, until the model or the product is another one.
+        let dctms = product(&folder, "cp \"$2\" \"$4\"; echo run >> \"$0.runs\"");
+        let what = Compilation { dctms: &dctms, model: &model, to: &to, limit: None };
+        let runs = || std::fs::read_to_string(folder.join("product.runs")).unwrap().lines().count();
+        compile_all(&what, &progress).unwrap();
         assert_eq!(there(), ["a", "a.of", "b", "b.of"]);
-        // What is there is not made again, until the model is another one.
-        all("exit 1", None).unwrap();
+        compile_all(&what, &progress).unwrap();
+        assert_eq!(runs(), 1);
         std::fs::write(&model, "another").unwrap();
-        all("cp \"$2\" \"$4\"", None).unwrap();
-        assert_eq!(std::fs::read_to_string(&to[1]).unwrap(), "another");
+        compile_all(&what, &progress).unwrap();
+        assert_eq!((runs(), &std::fs::read_to_string(&to[1]).unwrap()[..]), (2, "another"));
+        all("echo otherwise > \"$4\"", None).unwrap();
+        assert_eq!(std::fs::read_to_string(&to[1]).unwrap(), "otherwise\n");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

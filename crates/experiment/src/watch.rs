@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dctms_system::machine::page_bytes;
+
 /// Time between two samples of a series.
 pub const SAMPLE_PERIOD: Duration = Duration::from_millis(10);
 
@@ -115,11 +117,8 @@ impl Sampler {
 fn resident(pid: u32) -> Option<u64> {
     let text = read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * PAGE_BYTES)
+    Some(pages * page_bytes() as u64)
 }
-
-/// Pages of `statm`, on every machine that the experiment runs on.
-const PAGE_BYTES: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -14,6 +14,8 @@ use crate::facts::{FactFile, kib_field_bytes, plain_field};
 use crate::limits::FACT_FILE_BYTES_MAX;
 use std::path::Path;
 
+pub use crate::sys::page_bytes;
+
 /// Where a memory limit came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySource {

@@ -33,7 +33,7 @@ fn failed(call: &'static str, what: &'static str, len_bytes: usize) -> SystemErr
 }
 
 /// The page size, in bytes.
-pub(crate) fn page_bytes() -> usize {
+pub fn page_bytes() -> usize {
     // SAFETY: sysconf reads a constant of the process and touches no memory of ours.
     let value = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(value).unwrap_or(crate::limits::PAGE_BYTES_MIN)
