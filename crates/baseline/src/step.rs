@@ -5,6 +5,8 @@
 //! each other share one. How work is cut cannot change a bit of the result, since lanes run over
 //! outputs. Operations of loading and of image encoders do not occur.
 
+use std::ops::Range;
+
 use dctms_ir::op::{AttentionShape, Epilogue, Op, OpKind, RopeStyle};
 use dctms_ir::{Dtype, Program, Residence, TensorId};
 use dctms_kernels::attention::{
@@ -107,15 +109,14 @@ impl Machine<'_> {
             | OpKind::RmsNormQuantise { .. }
             | OpKind::RmsNormAdd { .. }
             | OpKind::HeadNorm { .. } => self.norm(op, tokens),
-            OpKind::RopeTable { .. }
-            | OpKind::EmbedRows { .. }
-            | OpKind::Quantise
+            OpKind::EmbedRows { .. }
             | OpKind::BiasAdd
             | OpKind::Add
             | OpKind::Rope { .. }
-            | OpKind::GatedMul(_)
-            | OpKind::GatedMulQuantise(_)
-            | OpKind::SelectRows => self.plain(op, tokens),
+            | OpKind::GatedMul(_) => self.tiles(op, tokens),
+            OpKind::Quantise | OpKind::GatedMulQuantise(_) => self.blocks(op, tokens),
+            OpKind::RopeTable { magnitude } => self.rope_table(op, *magnitude),
+            OpKind::SelectRows => self.select_rows(op, tokens),
             OpKind::MatMul { .. } => self.products(std::slice::from_ref(op)),
             OpKind::GatedMatMul { .. } => self.gated_products(op, tokens),
             OpKind::KvAppend(shape) => self.append(op, shape, tokens),
@@ -204,62 +205,29 @@ impl Machine<'_> {
         self.values.put(op.outputs[0], out);
     }
 
-    fn plain(&mut self, op: &Op, tokens: usize) {
+    /// Operations on single features, in tiles of 16.
+    fn tiles(&mut self, op: &Op, tokens: usize) {
         let (mut out, replaced) = self.output(op);
-        let (isa, dims) = (self.isa, self.dims);
+        let isa = self.isa;
         let (inputs, pool) = self.parts();
         let input = |index: usize| -> &[f32] { inputs.of(op.inputs[index]) };
-        let first = |replaced: Option<usize>| (replaced != Some(0)).then(|| input(0));
-        let (features_of_unit, stride) = match &op.kind {
-            OpKind::Quantise | OpKind::GatedMulQuantise(_) => (32, 1),
-            _ => (16, 16),
-        };
+        let first = || (replaced != Some(0)).then(|| input(0));
         let units = inputs.extent(op.outputs[0], 0);
-        let lanes = pool.lanes_for(units * features_of_unit * tokens);
-        let ranges = shares(units, op.grain as usize / features_of_unit, lanes);
-        let each_tile =
-            |pool: &mut Pool,
-             out: &mut Block,
-             work: &(dyn Fn(&mut [f32], &std::ops::Range<usize>) + Sync)| {
-                let parts = cut(out.of_mut::<f32>(), &ranges, tokens * stride);
-                let parts = parts.into_iter().zip(&ranges).collect();
-                pool.each(parts, &|(out, range)| work(out, range));
-            };
-        let each_block =
-            |pool: &mut Pool,
-             out: &mut Block,
-             work: &(dyn Fn(&mut [ActBlock], &std::ops::Range<usize>) + Sync)| {
-                let parts = cut(out.of_mut::<ActBlock>(), &ranges, tokens * stride);
-                let parts = parts.into_iter().zip(&ranges).collect();
-                pool.each(parts, &|(out, range)| work(out, range));
-            };
+        let lanes = pool.lanes_for(units * 16 * tokens);
+        let ranges = shares(units, op.grain as usize / 16, lanes);
         match &op.kind {
-            OpKind::RopeTable { magnitude } => {
-                let frequencies = input(1);
-                let positions =
-                    &inputs.of::<u32>(op.inputs[0])[..tokens_of_table(op, &inputs, dims)];
-                let len = rope_table_len(frequencies.len(), positions.len());
-                rope_table(positions, frequencies, *magnitude, &mut out.of_mut()[..len]);
-            }
             OpKind::EmbedRows { scale } => {
                 let table = op.inputs[1];
                 let ids = &inputs.of::<u32>(op.inputs[0])[..tokens];
                 let (cols, rows) = (inputs.cols(table), inputs.extent(table, 0));
-                each_tile(pool, &mut out, &|out, range| {
+                each_tile(pool, &mut out, &ranges, tokens, &|out, range| {
                     let features = range.start * 16..(range.end * 16).min(cols);
                     gather(inputs.tiles(table, 0..rows / 16), ids, *scale, features, out);
                 });
             }
-            OpKind::Quantise => {
-                let x = input(0);
-                each_block(pool, &mut out, &|out, range| {
-                    let x = &x[range.start * 32 * tokens..range.end * 32 * tokens];
-                    quantise(isa, x, tokens, out);
-                });
-            }
             OpKind::BiasAdd => {
-                let (x, bias) = (first(replaced), input(1));
-                each_tile(pool, &mut out, &|out, range| {
+                let (x, bias) = (first(), input(1));
+                each_tile(pool, &mut out, &ranges, tokens, &|out, range| {
                     let bias = &bias[range.start * 16..range.end * 16];
                     bias_add(isa, operand(x, range, tokens), bias, tokens, out);
                 });
@@ -268,7 +236,7 @@ impl Machine<'_> {
                 // The sum commutes bit for bit, so either side may be the output's bytes.
                 let (a, b) = if replaced == Some(1) { (1, 0) } else { (0, 1) };
                 let (a, b) = ((replaced != Some(a)).then(|| input(a)), input(b));
-                each_tile(pool, &mut out, &|out, range| {
+                each_tile(pool, &mut out, &ranges, tokens, &|out, range| {
                     let b = &b[range.start * 16 * tokens..range.end * 16 * tokens];
                     add(isa, operand(a, range, tokens), b, out);
                 });
@@ -281,38 +249,71 @@ impl Machine<'_> {
                 let (head_dim, rotary_dim) = (*head_dim as usize, *rotary_dim as usize);
                 let table = &input(1)[..rope_table_len(rotary_dim / 2, tokens)];
                 let how = Rope { style, head_dim, rotary_dim, table };
-                let x = first(replaced);
-                each_tile(pool, &mut out, &|out, range| {
+                let x = first();
+                each_tile(pool, &mut out, &ranges, tokens, &|out, range| {
                     rope(isa, how, operand(x, range, tokens), tokens, out);
                 });
             }
             OpKind::GatedMul(activation) => {
-                let (gate, up) = (first(replaced), input(1));
-                each_tile(pool, &mut out, &|out, range| {
+                let (gate, up) = (first(), input(1));
+                each_tile(pool, &mut out, &ranges, tokens, &|out, range| {
                     let up = &up[range.start * 16 * tokens..range.end * 16 * tokens];
                     gated_mul(isa, gate_of(*activation), operand(gate, range, tokens), up, out);
                 });
             }
-            OpKind::GatedMulQuantise(activation) => {
-                let (gate, up) = (input(0), input(1));
-                each_block(pool, &mut out, &|out, range| {
-                    let part = range.start * 32 * tokens..range.end * 32 * tokens;
-                    let (gate, up) = (&gate[part.clone()], &up[part]);
-                    gated_mul_quantise(isa, gate_of(*activation), gate, up, tokens, out);
-                });
+            other => unreachable!("{} is no operation on features", other.name()),
+        }
+        self.values.put(op.outputs[0], out);
+    }
+
+    /// Operations that quantise, in blocks of 32 features.
+    fn blocks(&mut self, op: &Op, tokens: usize) {
+        let (mut out, _) = self.output(op);
+        let isa = self.isa;
+        let (inputs, pool) = self.parts();
+        let input = |index: usize, range: &Range<usize>| -> &[f32] {
+            &inputs.of::<f32>(op.inputs[index])[range.start * 32 * tokens..range.end * 32 * tokens]
+        };
+        let units = inputs.extent(op.outputs[0], 0);
+        let lanes = pool.lanes_for(units * 32 * tokens);
+        let ranges = shares(units, op.grain as usize / 32, lanes);
+        let parts = cut(out.of_mut::<ActBlock>(), &ranges, tokens);
+        let parts = parts.into_iter().zip(&ranges).collect();
+        match &op.kind {
+            OpKind::Quantise => pool.each(parts, &|(out, range)| {
+                quantise(isa, input(0, range), tokens, out);
+            }),
+            OpKind::GatedMulQuantise(activation) => pool.each(parts, &|(out, range)| {
+                let (gate, up) = (input(0, range), input(1, range));
+                gated_mul_quantise(isa, gate_of(*activation), gate, up, tokens, out);
+            }),
+            other => unreachable!("{} does not quantise", other.name()),
+        }
+        self.values.put(op.outputs[0], out);
+    }
+
+    fn rope_table(&mut self, op: &Op, magnitude: f32) {
+        let (mut out, _) = self.output(op);
+        let dims = self.dims;
+        let (inputs, _) = self.parts();
+        let frequencies: &[f32] = inputs.of(op.inputs[1]);
+        let positions = &inputs.of::<u32>(op.inputs[0])[..tokens_of_table(op, &inputs, dims)];
+        let len = rope_table_len(frequencies.len(), positions.len());
+        rope_table(positions, frequencies, magnitude, &mut out.of_mut()[..len]);
+        self.values.put(op.outputs[0], out);
+    }
+
+    fn select_rows(&mut self, op: &Op, tokens: usize) {
+        let (mut out, _) = self.output(op);
+        let (inputs, _) = self.parts();
+        let x: &[f32] = inputs.of(op.inputs[0]);
+        let all = x.len() / (inputs.extent(op.outputs[0], 0) * 16);
+        let rows = &inputs.of::<u32>(op.inputs[1])[..tokens];
+        let outs = out.of_mut::<f32>().chunks_exact_mut(tokens * 16);
+        for (from, to) in x.chunks_exact(all * 16).zip(outs) {
+            for (row, to) in rows.iter().zip(to.chunks_exact_mut(16)) {
+                to.copy_from_slice(&from[*row as usize * 16..][..16]);
             }
-            OpKind::SelectRows => {
-                let x = input(0);
-                let all = x.len() / (units * 16);
-                let rows = &inputs.of::<u32>(op.inputs[1])[..tokens];
-                let outs = out.of_mut::<f32>().chunks_exact_mut(tokens * 16);
-                for (from, to) in x.chunks_exact(all * 16).zip(outs) {
-                    for (row, to) in rows.iter().zip(to.chunks_exact_mut(16)) {
-                        to.copy_from_slice(&from[*row as usize * 16..][..16]);
-                    }
-                }
-            }
-            other => unreachable!("{} is not plain", other.name()),
         }
         self.values.put(op.outputs[0], out);
     }
@@ -529,8 +530,20 @@ fn cache_of(caches: &mut [(TensorId, Cache)], keys: TensorId) -> &mut Cache {
     &mut found.expect("every layer has a cache").1
 }
 
+/// Runs `work` on the tiles of an output, one range of them a lane.
+fn each_tile(
+    pool: &mut Pool,
+    out: &mut Block,
+    ranges: &[Range<usize>],
+    tokens: usize,
+    work: &(dyn Fn(&mut [f32], &Range<usize>) + Sync),
+) {
+    let parts = cut(out.of_mut::<f32>(), ranges, tokens * 16);
+    pool.each(parts.into_iter().zip(ranges).collect(), &|(out, range)| work(out, range));
+}
+
 /// The part of an operand that belongs to a range of tiles; what is not given is in place.
-fn operand<'a>(x: Option<&'a [f32]>, range: &std::ops::Range<usize>, tokens: usize) -> Operand<'a> {
+fn operand<'a>(x: Option<&'a [f32]>, range: &Range<usize>, tokens: usize) -> Operand<'a> {
     match x {
         Some(x) => Operand::At(&x[range.start * 16 * tokens..range.end * 16 * tokens]),
         None => Operand::InPlace,

@@ -1,8 +1,8 @@
 //! Compiled models: the files that the compared systems map. One is made by the product, the
 //! others are copies, since pages of the cache belong to the group of whoever reads them first.
 //!
-//! A file appears under its name when it is whole. Beside it stands what it was made of and by which
-//! program, so that a folder which is used for another model, or by another build, is noticed.
+//! A file appears under its name when it is whole. Beside it stands what it was made of, and by
+//! which program, so that a folder which is used for another model or build is noticed.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

@@ -120,8 +120,8 @@ pub struct GroupFacts {
     pub dynamic_peak_bytes: Option<u64>,
 }
 
-/// What the kernel counts to a group and no M_max covers: page tables, kernel stacks, objects. Below
-/// 1 % of an M_max of 80 MiB or more.
+/// What the kernel counts to a group and no M_max covers: page tables, kernel stacks, objects.
+/// Below 1 % of an M_max of 80 MiB or more.
 fn not_covered_bytes(m_max_bytes: u64) -> u64 {
     m_max_bytes / 4096 * 8 + (512 << 10) + 4 * (32 << 10)
 }
