@@ -191,9 +191,7 @@ pub fn run(
 /// What tells one build of a program from another: a hash (FNV-1a, by words) of its file.
 fn build_of(program: &Path) -> std::io::Result<String> {
     let bytes = std::fs::read(program)?;
-    let word = |bytes: &[u8]| {
-        bytes.iter().fold(0u64, |word, byte| (word << 8) | u64::from(*byte))
-    };
+    let word = |bytes: &[u8]| bytes.iter().fold(0u64, |word, byte| (word << 8) | u64::from(*byte));
     let hash = bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash: u64, bytes| {
         (hash ^ word(bytes)).wrapping_mul(0x0100_0000_01b3)
     });
