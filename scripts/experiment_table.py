@@ -26,6 +26,7 @@ A run that is not committed is named in the table as one that is missing.
 
 import csv
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -59,8 +60,11 @@ def number(value: float, digits: int = 0) -> str:
 
 
 def percent(interval: dict) -> str:
-    value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
+    one = lambda value: f"{100 * value:+.1f}".replace("-", "−")
+    value, low, high = (interval[key] for key in ("value", "low", "high"))
+    if value is None:
+        return "–"
+    return one(value) + (" [–]" if low is None else f" [{one(low)}, {one(high)}]")
 
 
 def mebibytes(value: float) -> str:
@@ -97,13 +101,14 @@ def main_table(names: list[str]) -> str:
             continue
         missed = str(row["missed_envelopes"]) if row["system"] == PRODUCT else "–"
         status = "" if row["status"] == "done" else f" ({row['status']})"
+        waited = row["pressure_percent"]
         rows.append([
             row["condition"], row["system"], f"{it['calls']}{status}", number(it["mean_ms"]),
             number(it["sigma_ms"]), f"{it['cv']:.3f}", f"{row['cv_within_prompts']:.3f}",
             number(it["p50_ms"]), number(it["p99_ms"]), number(it["max_ms"]),
             number(row["tokens_per_s"], 1), mebibytes(row["peak_bytes"]),
             number(row["minor_faults"]), number(row["major_faults"]), missed,
-            f"{row['pressure_percent']:.1f}"])
+            "–" if waited is None else f"{waited:.1f}"])
     return table(head, rows)
 
 
@@ -113,7 +118,10 @@ def contrasts(names: list[str]) -> str:
     summary = load(name)
     if summary is None:
         return table(head, [missing(name, 6)])
-    rows = [[it["condition"], it["system"], it["compared_with"], str(it["rounds"]),
+    # Rounds whose calls two runs of the program made are not compared.
+    apart = lambda it: it.get("rounds_left_out", 0)
+    left_out = lambda it: f" ({apart(it)} left out)" if apart(it) else ""
+    rows = [[it["condition"], it["system"], it["compared_with"], f"{it['rounds']}{left_out(it)}",
              percent(it["mean_latency"]), percent(it["cv_within_prompts"])]
             for it in summary["differences"]]
     return table(head, rows)
@@ -204,26 +212,39 @@ def cv_within(groups: list[list[float]]) -> float:
     for group in groups:
         mean = sum(group) / len(group)
         squares += sum((value / mean - 1) ** 2 for value in group)
-    return (squares / (sum(map(len, groups)) - len(groups))) ** 0.5
+    freedom = sum(map(len, groups)) - len(groups)
+    return (squares / freedom) ** 0.5 if freedom else 0.0
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """As the report's: between two neighbours by proportion."""
+    at = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return low + (high - low) * (at - math.floor(at))
 
 
 def difference(ours: list[list[float]], theirs: list[list[float]]) -> tuple[dict, dict]:
     """Mean latency and CV within prompts of one system against another, as the report has them."""
     rounds, random = len(ours[0]), split_mix(20_261_130)
+    resamples = 2000 if rounds >= 8 else 0
 
     def ratios(drawn: list[int]) -> tuple[float, float]:
         a = [[group[it] for it in drawn] for group in ours]
         b = [[group[it] for it in drawn] for group in theirs]
         means = [sum(x) / sum(y) for x, y in zip(a, b)]
-        return sum(means) / len(means) - 1, cv_within(a) / cv_within(b) - 1
+        spread = cv_within(b)
+        return sum(means) / len(means) - 1, cv_within(a) / spread - 1 if spread else math.nan
 
     samples = [ratios([(next(random) * rounds) >> 64 for _ in range(rounds)])
-               for _ in range(2000)]
+               for _ in range(resamples)]
 
     def interval(index: int) -> dict:
-        values = sorted(sample[index] for sample in samples)
-        at = lambda share: values[round(share * (len(values) - 1))]
-        return {"value": ratios(list(range(rounds)))[index], "low": at(0.025), "high": at(0.975)}
+        value = ratios(list(range(rounds)))[index]
+        if math.isnan(value):
+            return {"value": None, "low": None, "high": None}
+        values = sorted(it[index] for it in samples if not math.isnan(it[index]))
+        low, high = (percentile(values, share) if values else None for share in (0.025, 0.975))
+        return {"value": value, "low": low, "high": high}
 
     return interval(0), interval(1)
 
@@ -239,12 +260,18 @@ def quiet(words: list[str]) -> str:
         calls = [call for call in csv.DictReader(file) if call["condition"] == "none"]
     waited: dict[int, list[float]] = {}
     for call in calls:
-        waited.setdefault(int(call["round"]), []).append(float(call["pressure_percent"]))
+        waited.setdefault(int(call["round"]), []).append(float(call["pressure_percent"] or 0))
     systems = list(dict.fromkeys(call["system"] for call in calls))
     prompts = list(dict.fromkeys(call["prompt"] for call in calls))
     whole = len(systems) * len(prompts)
+    # A round in which two runs of the program made the calls of a prompt was not made in turn.
+    sessions: dict[tuple, set[str]] = {}
+    for call in calls:
+        key = int(call["round"]), call["prompt"]
+        sessions.setdefault(key, set()).add(call.get("session") or "0")
+    in_turn = lambda it: all(len(sessions[it, prompt]) == 1 for prompt in prompts)
     rounds = sorted(it for it, of in waited.items()
-                    if len(of) == whole and sum(of) / len(of) <= limit)
+                    if len(of) == whole and sum(of) / len(of) <= limit and in_turn(it))
     latency = {(call["system"], call["prompt"], int(call["round"])): float(call["latency_ms"])
                for call in calls}
     groups = {system: [[latency[system, prompt, it] for it in rounds] for prompt in prompts]

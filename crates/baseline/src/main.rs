@@ -23,7 +23,8 @@ const USAGE: &str = "dctms-baseline dynamic|prototype MODEL.dctms --max-input N 
                      BYTES, churn FILE, burner";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match start(&words) {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
@@ -85,8 +86,10 @@ pub enum Failure {
         /// The end of what it said on standard error.
         said: String,
     },
-    /// The system said so.
+    /// It cannot be asked at all.
     Refused(String),
+    /// The system answered that it does not take this request; it may take another.
+    Declined(String),
     /// The experiment was asked to stop.
     Stopped,
 }
@@ -96,7 +99,7 @@ impl std::fmt::Display for Failure {
         match self {
             Failure::TimedOut => f.write_str("no answer in time"),
             Failure::Ended { how, said } => write!(f, "{how}: {said}"),
-            Failure::Refused(what) => f.write_str(what),
+            Failure::Refused(what) | Failure::Declined(what) => f.write_str(what),
             Failure::Stopped => f.write_str("stopped"),
         }
     }
@@ -178,6 +181,7 @@ impl System {
         });
         match http(port, ("POST", "/v1/chat/completions", &body.to_string()), &patience) {
             Ok((200, body)) => chat_reply(&body),
+            Ok((status @ 400..500, body)) => Err(Failure::Declined(format!("{status}: {body}"))),
             Ok((status, body)) => Err(Failure::Refused(format!("{status}: {body}"))),
             Err(failure @ (Failure::TimedOut | Failure::Stopped)) => Err(failure),
             Err(failure) => Err(self.gone().unwrap_or(failure)),
@@ -338,6 +342,50 @@ pub fn entering(words: &[String], group: Option<&Path>) -> Vec<String> {
     shell.into_iter().chain([group.display().to_string()]).chain(words.to_vec()).collect()
 }
 
+/// Makes sure that a program is there: where its name says, or in a folder of `PATH`.
+///
+/// # Errors
+/// Its name, for people.
+pub fn require_program(name: &str) -> Result<(), String> {
+    let is_program = |path: &Path| {
+        let facts = std::fs::metadata(path);
+        facts.is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+    };
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = match name.contains('/') {
+        true => is_program(Path::new(name)),
+        false => std::env::split_paths(&folders).any(|folder| is_program(&folder.join(name))),
+    };
+    is_there.then_some(()).ok_or_else(|| format!("{name}: no such program"))
+}
+
+/// What a program says to `--help`, as far as it says it within some seconds.
+#[must_use]
+pub fn help_of(program: &Path) -> String {
+    let heard = || -> std::io::Result<Vec<u8>> {
+        let (mut output, input) = std::io::pipe()?;
+        let mut command = Command::new(program);
+        command.arg("--help").stdin(Stdio::null());
+        command.stdout(input.try_clone()?).stderr(input);
+        let mut child = bind_to_parent(&mut command).spawn()?;
+        // With the command its ends of the pipe go, so that the program's is the last one.
+        drop(command);
+        let (sender, said) = sync_channel(1);
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = output.read_to_end(&mut text);
+            let _ = sender.send(text);
+        });
+        let text = said.recv_timeout(HELP_LIMIT).unwrap_or_default();
+        end(&mut child);
+        Ok(text)
+    };
+    String::from_utf8_lossy(&heard().unwrap_or_default()).into_owned()
+}
+
+/// How long that may take.
+const HELP_LIMIT: Duration = Duration::from_secs(10);
+
 /// The last lines of a log.
 #[must_use]
 pub fn tail(log: &Path) -> String {
@@ -353,7 +401,7 @@ fn line_reply(line: &str) -> Option<Result<Reply, Failure>> {
     if let Some(error) = value.get("error").filter(|error| !error.is_null()) {
         let text = error.as_str().or_else(|| error["message"].as_str());
         let text = text.map_or_else(|| error.to_string(), str::to_string);
-        return Some(Err(Failure::Refused(text)));
+        return Some(Err(Failure::Declined(text)));
     }
     let number = |name: &str| value.get(name)?.as_u64();
     Some(Ok(Reply {
@@ -444,12 +492,23 @@ mod tests {
         assert_eq!(line_reply("{\"ready\": true}"), None);
         assert_eq!(line_reply("loading…"), None);
         for line in [r#"{"error": "too long"}"#, r#"{"error": {"message": "too long"}}"#] {
-            let refused = Some(Err(Failure::Refused("too long".to_string())));
+            let refused = Some(Err(Failure::Declined("too long".to_string())));
             assert_eq!(line_reply(line), refused);
         }
         let line = r#"{"text": "x", "prompt_tokens": 3, "decode_tokens": 2, "ttft_ms": 0.5}"#;
         let reply = line_reply(line).unwrap().unwrap();
         assert_eq!((reply.prompt_tokens, reply.output_tokens, reply.first_token_ms), (3, 2, 0.5));
+    }
+
+    #[test]
+    fn programs_are_looked_for_before_they_are_needed() {
+        assert_eq!(require_program("sh"), Ok(()));
+        assert_eq!(require_program("/bin/sh"), Ok(()));
+        for absent in ["/no/such/program", "no-such-program", "/etc/passwd", "/bin"] {
+            assert!(require_program(absent).unwrap_err().contains(absent));
+        }
+        assert!(help_of(Path::new("cat")).contains("cat"));
+        assert_eq!(help_of(Path::new("/no/such/program")), "");
     }
 
     #[test]

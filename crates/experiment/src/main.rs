@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use dctms_experiment::child::require_program;
 use dctms_experiment::compiled::{Compilation, compile_all};
 use dctms_experiment::envelope;
 use dctms_experiment::machine::describe;
 use dctms_experiment::options::{Experiment, Task, USAGE, parse};
 use dctms_experiment::outcome::{Class, Fault, judge};
 use dctms_experiment::progress::{Progress, Voice};
-use dctms_experiment::protocol::run;
+use dctms_experiment::protocol::{Plan, run};
 use dctms_experiment::report::{About, write};
 use dctms_experiment::results::{Results, lock, read_results};
 use dctms_experiment::settings;
@@ -34,6 +35,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// The words of the command, its program's name first; what is not UTF-8 is shown as far as it is.
+fn words() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 fn run_envelope(
     dctms: &std::path::Path,
     models: &[std::path::PathBuf],
@@ -47,8 +53,7 @@ fn run_envelope(
         "{} combinations, {} violations, median tightness {:.4}",
         verdict.count, verdict.violations, verdict.median
     );
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    let command = settings::shown_command(&words.collect::<Vec<String>>());
+    let command = settings::shown_command(&words());
     envelope::report(&rows, out, &describe(), &command)?;
     match (verdict.count, verdict.violations) {
         (0, _) => Err(Fault::new(Class::OverBound, "no combination is within a model's context")),
@@ -62,16 +67,20 @@ fn run_experiment(experiment: &Experiment) -> Result<(), Fault> {
     let mut plan = experiment.plan.clone();
     let out = &plan.out;
     let fault = |error: std::io::Error| Fault::from(format!("{}: {error}", out.display()));
-    let words: Vec<String> = std::env::args().collect();
     if experiment.report_only {
+        if !out.join("calls.csv").is_file() {
+            let what = format!("--report-only: {} has no calls.csv", out.display());
+            return Err(Fault::new(Class::Usage, what));
+        }
         let results = read_results(out).map_err(fault)?;
-        let about = settings::of_earlier_run(experiment, &words);
+        let about = settings::of_earlier_run(experiment, &words());
         return finish(&about, &results, out, &settings::systems_of(&results));
     }
+    require_programs(&plan)?;
     catch_stop_requests().map_err(|error| Fault::from(error.to_string()))?;
     std::fs::create_dir_all(out).map_err(fault)?;
     let _mine = lock(out)?;
-    settings::require_same(experiment)?;
+    settings::require_same(experiment, &read_results(out).map_err(fault)?.calls)?;
     let mut progress = Progress::new(Voice::Loud);
     let Experiment { dctms, model, compiled, .. } = experiment;
     compile_all(&Compilation { dctms, model, to: compiled, limit: plan.deadline }, &progress)?;
@@ -82,11 +91,21 @@ fn run_experiment(experiment: &Experiment) -> Result<(), Fault> {
     let about = About {
         model: settings::model_name(experiment),
         machine,
-        command: settings::shown_command(&words),
+        command: settings::shown_command(&words()),
         settings: experiment.settings.clone(),
     };
     let systems: Vec<String> = plan.systems.iter().map(|system| system.name.clone()).collect();
     finish(&about, &results, &plan.out, &systems)
+}
+
+/// Makes sure that the programs of systems and neighbours are there before anything is begun.
+fn require_programs(plan: &Plan) -> Result<(), Fault> {
+    let systems = plan.systems.iter().map(|system| system.words.clone());
+    let neighbours = plan.conditions.iter().filter_map(|it| it.neighbour(&plan.neighbours));
+    for words in systems.chain(neighbours) {
+        require_program(&words[0]).map_err(|what| Fault::new(Class::Usage, what))?;
+    }
+    Ok(())
 }
 
 /// Writes the report, and says how it ended.

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
-use crate::child::{Asked, SystemCommand};
+use crate::child::{Asked, SystemCommand, help_of};
 use crate::condition::{Condition, NeighbourSettings};
 use crate::machine::memory_bytes;
-use crate::prompts::prompts;
+use crate::prompts::{Prompt, prompts};
 use crate::protocol::{DYNAMIC, PRODUCT, Plan, Sharing};
+use crate::record::text_hash;
 use crate::results::Retry;
 
 /// What the words ask for.
@@ -56,7 +57,8 @@ Systems (all run interleaved; each stays up)
   --systems LIST          of dynamic,prototype,dctms (all three)
   --llama-server FILE     llama.cpp's server, mapped (its default) and not mapped
   --adapter NAME=COMMAND  any program that answers lines of JSON as dctms run --requests does;
-                          words are separated by blanks
+                          words are separated by blanks; what is started is what is
+                          measured, so a script must exec the program
 Conditions
   --conditions LIST       of none,burner,bursts,churn,group-1.05-m-max,group-m-max,
                           group-0.9-dynamic (all; groups need root, and are skipped by name)
@@ -71,10 +73,12 @@ Size
   --lanes L               threads of every system (2)
   --prompts FILE.json     other prompts
   --quick                 3 rounds, 16 tokens, conditions none, burner and group-1.05-m-max,
-                          two and a half minutes at most, shared out over the conditions
+                          calls of 40 s at most, two and a half minutes at most, shared out over
+                          the conditions; other options are said beside it
   --call-limit S          longest call (300); a system's first may take as long, its start included
   --cell-limit S          all calls of a cell (3600)
-  --deadline S            stops after so long; the same command goes on, as after a signal
+  --deadline S            stops after so long, or before a prompt whose calls would not be done by
+                          then; the same command goes on, as after a signal
 Other
   --retry                 tries again what refused, ended, thrashed or was cut off (what was
                           skipped is tried again in any case)
@@ -84,8 +88,8 @@ Other
 
 Exit codes: 0 done, or stopped at the deadline with results; 1 the system refused, an envelope was
 passed, or some system has no call under any condition; 2, 3, 4 the same, where the product says
-that the file is defective, does not fit, is over a bound; 64 usage, or other settings than those of
-the results that are there; 130 stopped by a signal.
+that the file is defective, does not fit, is over a bound; 64 usage, no such program, or other
+settings than those of the results that are there; 130 stopped by a signal.
 ";
 
 /// Reads the words.
@@ -186,14 +190,30 @@ impl Words {
 
     fn read(parser: &mut lexopt::Parser) -> Result<Words, String> {
         let mut words = Words::new();
+        let all: Vec<_> = parser.raw_args().map_err(|error| error.to_string())?.collect();
+        // A quick look is what options change, wherever it stands among them.
+        if all.iter().any(|word| word == "--quick") {
+            words.quick();
+        }
+        let mut parser = lexopt::Parser::from_args(all);
         while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
             let Long(name) = argument else {
                 return Err(argument.unexpected().to_string());
             };
             let name = name.to_string();
-            words.option(&name, parser)?;
+            words.option(&name, &mut parser)?;
         }
         Ok(words)
+    }
+
+    /// What a quick look is, before other options are read.
+    fn quick(&mut self) {
+        self.sharing = Sharing::Equal;
+        (self.rounds, self.max_output) = (3, 16);
+        (self.bursts, self.deadline) = (256 << 20, Some(150));
+        // Far below the deadline, so that a system that thrashes is told of.
+        self.call_limit = 40;
+        self.conditions = vec![Condition::None, Condition::Burner, Condition::GroupRoom];
     }
 
     fn option(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), String> {
@@ -202,12 +222,7 @@ impl Words {
             "envelope" => self.envelope = true,
             "report-only" => self.report_only = true,
             "retry" => self.retry = Retry::Everything,
-            "quick" => {
-                self.sharing = Sharing::Equal;
-                (self.rounds, self.max_output) = (3, 16);
-                (self.bursts, self.deadline) = (256 << 20, Some(150));
-                self.conditions = vec![Condition::None, Condition::Burner, Condition::GroupRoom];
-            }
+            "quick" => {}
             "model" => self.models.push(path(parser)?),
             "out" => self.out = Some(path(parser)?),
             "work" => self.work = Some(path(parser)?),
@@ -347,8 +362,7 @@ impl Words {
 
     fn settings(&self, plan: &Plan) -> Vec<(String, String)> {
         let conditions: Vec<&str> = plan.conditions.iter().map(|it| it.name()).collect();
-        let prompts: Vec<String> =
-            plan.prompts.iter().map(|it| format!("{} {}", it.id, it.category)).collect();
+        let prompts: Vec<String> = plan.prompts.iter().map(shown_prompt).collect();
         let mut settings = vec![
             ("prompt tokens at most".to_string(), self.max_input.to_string()),
             ("output tokens at most".to_string(), self.max_output.to_string()),
@@ -358,33 +372,56 @@ impl Words {
             ("conditions".to_string(), conditions.join(", ")),
             ("prompts".to_string(), prompts.join(", ")),
         ];
+        // A neighbour counts where it is asked for.
+        if plan.conditions.contains(&Condition::Bursts) {
+            settings.push(("burst bytes".to_string(), self.bursts.to_string()));
+        }
+        if plan.conditions.contains(&Condition::Churn) {
+            settings.push(("churn bytes".to_string(), self.churn.to_string()));
+        }
+        settings.push(("dctms version".to_string(), env!("CARGO_PKG_VERSION").to_string()));
         let words = plan.systems.iter();
         settings.extend(words.map(|it| (format!("system {}", it.name), shown_words(&it.words))));
         settings
     }
 }
 
-/// Words as a report shows them: files by their names, since folders are another machine's affair.
+/// A prompt in settings: two files may call different texts the same.
+fn shown_prompt(prompt: &Prompt) -> String {
+    format!("{} {} {:016x}", prompt.id, prompt.category, text_hash(&prompt.text))
+}
+
+/// Words as a report shows them and a shell reads them: files by their names, since folders are
+/// another machine's affair.
 #[must_use]
 pub fn shown_words(words: &[String]) -> String {
     let shown = |word: &String| match word.split_once('=') {
-        Some((name, value)) if value.contains('/') => format!("{name}={}", file_name(value)),
-        _ => file_name(word).to_string(),
+        Some((name, value)) if value.contains('/') => {
+            quoted(&format!("{name}={}", file_name(value)))
+        }
+        _ => quoted(file_name(word)),
     };
     words.iter().map(shown).collect::<Vec<_>>().join(" ")
 }
 
+/// A word as a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let is_plain = |it: char| it.is_alphanumeric() || "-_./=,:+@%".contains(it);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// What stands behind the last slash.
-fn file_name(word: &str) -> &str {
+pub(crate) fn file_name(word: &str) -> &str {
     word.trim_end_matches('/').rsplit('/').next().unwrap_or(word)
 }
 
 /// The words by which a version of llama.cpp's server does not map its model: an older one has an
 /// option for it, a newer one a mode.
 fn not_mapped(server: &Path) -> &'static [&'static str] {
-    let output = std::process::Command::new(server).arg("--help").output();
-    let help = output.map(|it| [it.stdout, it.stderr].concat()).unwrap_or_default();
-    match String::from_utf8_lossy(&help).contains("--load-mode") {
+    match help_of(server).contains("--load-mode") {
         true => &["--load-mode", "none"],
         false => &["--no-mmap"],
     }
@@ -486,6 +523,36 @@ mod tests {
         let words = ["/opt/x/dctms", "run", "a/b.gguf", "--requests", "-", "mlx=/py/bin/py"];
         let words = words.map(str::to_string);
         assert_eq!(shown_words(&words), "dctms run b.gguf --requests - mlx=py");
+    }
+
+    #[test]
+    fn a_quick_look_is_changed_by_other_options_in_any_order() {
+        for words in ["--max-output 32 --quick --rounds 9", "--rounds 9 --quick --max-output 32"] {
+            let words = format!("--model m.gguf --out o {words}");
+            let Ok(Task::Experiment(experiment)) = parsed(&words) else { panic!("{words}") };
+            let Plan { rounds, max_output, call_limit, deadline, .. } = experiment.plan;
+            assert_eq!((rounds, max_output), (9, 32));
+            assert!(2 * call_limit < deadline.unwrap());
+        }
+    }
+
+    #[test]
+    fn what_makes_calls_comparable_is_in_the_settings() {
+        let of = |words: &str| {
+            let words = format!("--model m.gguf --out o {words}");
+            let Ok(Task::Experiment(experiment)) = parsed(&words) else { panic!("{words}") };
+            experiment.settings
+        };
+        let value = |settings: &[(String, String)], name: &str| {
+            settings.iter().find(|it| it.0 == name).map(|it| it.1.clone())
+        };
+        let own = of("--conditions bursts --burst-bytes 7");
+        assert_eq!(value(&own, "burst bytes").unwrap(), "7");
+        assert_eq!(value(&own, "churn bytes"), None, "it is not among the conditions");
+        let prompts = value(&own, "prompts").unwrap();
+        let other = concat!(env!("CARGO_MANIFEST_DIR"), "/data/prompts-random.json");
+        let others = value(&of(&format!("--prompts {other}")), "prompts").unwrap();
+        assert!(prompts.starts_with("P1 short factual ") && prompts != others, "{prompts}");
     }
 
     #[test]

@@ -84,27 +84,32 @@ impl fmt::Display for Fault {
 /// How a run ended, for the systems that were asked for.
 ///
 /// # Errors
-/// That it was stopped; that there is no call at all; that a system has no call under any
-/// condition. A system that was measured under one condition and not under another is a result.
+/// That it was stopped; that a system has no call under any condition, if only for want of time;
+/// that there is no call at all. A system that was measured under one condition and not under
+/// another is a result.
 pub fn judge(results: &Results, systems: &[&str]) -> Result<(), Fault> {
-    let missing: Vec<&Cell> = results.not_measured();
-    let missing: Vec<&Cell> =
-        missing.into_iter().filter(|cell| systems.contains(&cell.system.as_str())).collect();
+    let is_measured = |system: &str| results.calls.iter().any(|call| call.system == system);
+    let missing: Vec<&str> = systems.iter().copied().filter(|it| !is_measured(it)).collect();
     if stop_requested() {
         return Err(Fault::new(Class::Interrupted, "stopped; the same command goes on"));
     }
-    if let Some(first) = missing.first() {
-        let why = |cell: &&Cell| format!("{} ({}: {})", cell.system, cell.status, cell.detail);
-        let list: Vec<String> = missing.iter().map(why).collect();
-        let class = class_of(first);
-        let is_one = missing.iter().all(|cell| class_of(cell) == class);
-        let class = if is_one { class } else { Class::System };
-        return Err(Fault::new(class, format!("not measured at all: {}", list.join("; "))));
+    match (missing.is_empty(), results.calls.is_empty()) {
+        (true, true) => return Err(Fault::new(Class::System, "there is no call")),
+        (true, false) => return Ok(()),
+        (false, _) => {}
     }
-    if !results.calls.iter().any(|call| systems.contains(&call.system.as_str())) {
-        return Err(Fault::new(Class::System, "stopped before the first call was made"));
-    }
-    Ok(())
+    let cells = results.not_measured();
+    let cell = |system: &str| cells.iter().copied().find(|cell| cell.system == system);
+    let why = |system: &&str| match cell(system) {
+        Some(cell) => format!("{system} ({}: {})", cell.status, cell.detail),
+        None => format!("{system} (stopped before its first call was made)"),
+    };
+    let list: Vec<String> = missing.iter().map(why).collect();
+    let mut classes: Vec<Class> =
+        missing.iter().map(|system| cell(system).map_or(Class::System, class_of)).collect();
+    classes.dedup();
+    let class = if classes.len() == 1 { classes[0] } else { Class::System };
+    Err(Fault::new(class, format!("not measured at all: {}", list.join("; "))))
 }
 
 /// What a system of ours said with its exit code; of others nobody knows what codes mean.
@@ -124,7 +129,7 @@ mod tests {
     fn cell(system: &str, status: &str, detail: &str) -> Cell {
         let text = |text: &str| text.to_string();
         let (system, status, detail) = (text(system), text(status), text(detail));
-        Cell { condition: text("none"), system, status, detail }
+        Cell { condition: text("none"), system, prompt: None, status, detail }
     }
 
     #[test]
@@ -147,6 +152,9 @@ mod tests {
         // Of a system that was not asked for nothing is expected.
         assert_eq!(of(&["dynamic", PRODUCT], vec![cell("gone", "ended", "")]), Ok(()));
         assert_eq!(of(&["gone"], vec![]), Err(Class::System));
+        // One that was never started has no cell, and was not measured all the same.
+        assert_eq!(of(&["dynamic"], vec![]), Err(Class::System));
+        assert_eq!(of(&[], vec![refused]), Err(Class::System), "one does not fit, one is late");
     }
 
     #[test]

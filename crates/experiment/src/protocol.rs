@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::prompts::Prompt;
 use crate::record::{Call, text_hash};
 use crate::results::{Cell, Results, Retry, SKIPPED, Store, read_results};
-use crate::watch::{Sampler, faults, memory, processor_pressure_us, reset_peak};
+use crate::watch::Watch;
 
 /// Everything that decides an experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,9 @@ struct Runner<'a> {
     /// The same, once its first round is done.
     then_until: Option<Duration>,
     neighbour: Option<Neighbour>,
-    /// Seconds of earlier sessions.
+    /// Number of this run of the program, from 1.
+    session: u64,
+    /// Seconds of earlier ones.
     before_s: f64,
 }
 
@@ -134,6 +136,7 @@ impl<'a> Runner<'a> {
             (condition.to_string(), system.to_string(), prompt.to_string(), round)
         };
         let before_s = results.calls.iter().map(|call| call.started_s).fold(0.0, f64::max);
+        let session = results.calls.iter().map(|call| call.session).max().unwrap_or(0) + 1;
         Ok(Runner {
             done: results.calls.iter().map(key).collect(),
             store,
@@ -143,6 +146,7 @@ impl<'a> Runner<'a> {
             until: None,
             then_until: None,
             neighbour: None,
+            session,
             before_s,
         })
     }
@@ -166,15 +170,31 @@ impl<'a> Runner<'a> {
         stop_requested() || self.until.is_some_and(|until| self.start.elapsed() >= until)
     }
 
+    /// Whether a prompt's turn, a call of each system, would not be done in time if it takes as long
+    /// as the one before. A turn of two runs of the program is not compared, so it is not begun;
+    /// but a run makes one at least.
+    fn would_be_cut(&self, condition: Condition, prompt: &str, round: usize) -> bool {
+        let calls = &self.results.calls;
+        let is_before = |call: &&Call| {
+            call.condition == condition.name() && call.prompt == prompt && call.round + 1 == round
+        };
+        let turn_ms: f64 = calls.iter().filter(is_before).map(|call| call.latency_ms).sum();
+        let over = self.start.elapsed() + Duration::from_secs_f64(turn_ms / 1e3);
+        let has_begun = calls.last().is_some_and(|call| call.session == self.session);
+        has_begun && self.until.is_some_and(|until| over > until)
+    }
+
     /// How long a call may take now.
     fn call_limit(&self) -> Duration {
         let left = self.until.map(|until| until.saturating_sub(self.start.elapsed()));
         left.map_or(self.plan.call_limit, |left| left.min(self.plan.call_limit))
     }
 
-    fn is_over(&self, condition: Condition, system: &str) -> bool {
+    /// Whether a system is over with a condition, or with one prompt of it.
+    fn is_over(&self, condition: Condition, system: &str, prompt: Option<&str>) -> bool {
         let same = |cell: &Cell| cell.condition == condition.name() && cell.system == system;
-        self.results.cells.iter().any(same)
+        let mut own = self.results.cells.iter().filter(|cell| same(cell));
+        own.any(|cell| cell.prompt.as_deref() == prompt)
     }
 
     fn is_done(&self, condition: Condition, system: &str, prompt: &str, round: usize) -> bool {
@@ -184,10 +204,11 @@ impl<'a> Runner<'a> {
 
     /// Calls of a system under a condition that are still to be made.
     fn left_of(&self, condition: Condition, system: &str) -> usize {
-        if self.is_over(condition, system) {
+        if self.is_over(condition, system, None) {
             return 0;
         }
-        let prompts = self.plan.prompts.iter();
+        let is_open = |prompt: &&Prompt| !self.is_over(condition, system, Some(&prompt.id));
+        let prompts = self.plan.prompts.iter().filter(is_open);
         let open = prompts.map(|prompt| {
             let rounds = 0..self.plan.rounds_of(condition);
             rounds.filter(|round| !self.is_done(condition, system, &prompt.id, *round)).count()
@@ -277,7 +298,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Starts a system and lets it answer once, which is not counted: weights are paged in. Both
-    /// together may take as long as a call.
+    /// together may take as long as a call. One that takes no prompt at all is over.
     fn start(
         &mut self,
         condition: Condition,
@@ -288,7 +309,7 @@ impl<'a> Runner<'a> {
         let group = match group_bytes.map(|bytes| Group::new(&command.name, bytes)).transpose() {
             Ok(group) => group,
             Err(why) => {
-                self.end(condition, &command.name, (SKIPPED, &why), progress)?;
+                self.end(condition, (&command.name, None), (SKIPPED, &why), progress)?;
                 return Ok(None);
             }
         };
@@ -301,10 +322,15 @@ impl<'a> Runner<'a> {
         let (begun, limit) = (Instant::now(), self.call_limit());
         let start = || System::start(command, folder, &log, limit);
         let started = command.asked.require_free().and_then(|()| start()).and_then(|mut system| {
-            let prompt = &self.plan.prompts[0].text;
-            let limit = limit.saturating_sub(begun.elapsed());
-            let reply = system.ask(prompt, self.plan.max_output, limit)?;
-            Ok((system, reply))
+            let mut declined = None;
+            for prompt in &self.plan.prompts {
+                let limit = limit.saturating_sub(begun.elapsed());
+                match system.ask(&prompt.text, self.plan.max_output, limit) {
+                    Err(failure @ Failure::Declined(_)) => declined = declined.or(Some(failure)),
+                    reply => return Ok((system, reply?)),
+                }
+            }
+            Err(declined.expect("there is a prompt"))
         });
         match started {
             Ok((system, reply)) => {
@@ -316,8 +342,8 @@ impl<'a> Runner<'a> {
             // Out of time is the experiment's doing; the system is asked the next time.
             Err(Failure::TimedOut | Failure::Stopped) if self.is_late() => Ok(None),
             Err(failure) => {
-                let status = status_of(&failure);
-                self.end(condition, &command.name, (status, &failure.to_string()), progress)?;
+                let (status, why) = (status_of(&failure, &command.name), failure.to_string());
+                self.end(condition, (&command.name, None), (status, &why), progress)?;
                 Ok(None)
             }
         }
@@ -335,13 +361,18 @@ impl<'a> Runner<'a> {
                 self.until = self.then_until;
             }
             for prompt in &plan.prompts {
+                if self.would_be_cut(condition, &prompt.id, round) {
+                    return Ok(());
+                }
                 let mut index = 0;
                 while index < running.len() {
                     if self.is_late() {
                         return Ok(());
                     }
                     let one = &mut running[index];
-                    if self.is_done(condition, &one.name, &prompt.id, round) {
+                    if self.is_done(condition, &one.name, &prompt.id, round)
+                        || self.is_over(condition, &one.name, Some(&prompt.id))
+                    {
                         index += 1;
                         continue;
                     }
@@ -363,12 +394,18 @@ impl<'a> Runner<'a> {
                         Err(Failure::TimedOut | Failure::Stopped) if self.is_late() => {
                             return Ok(());
                         }
-                        Err(failure) => Some((status_of(failure), failure.to_string())),
+                        Err(failure @ Failure::Declined(why)) => {
+                            let what = (&*one.name, Some(&*prompt.id));
+                            let status = status_of(failure, &one.name);
+                            self.end(condition, what, (status, why), progress)?;
+                            None
+                        }
+                        Err(failure) => Some((status_of(failure, &one.name), failure.to_string())),
                     };
                     match over {
                         Some((status, why)) if self.left_of(condition, &one.name) > 0 => {
                             let gone = running.remove(index);
-                            self.end(condition, &gone.name, (status, &why), progress)?;
+                            self.end(condition, (&gone.name, None), (status, &why), progress)?;
                         }
                         _ => index += 1,
                     }
@@ -386,26 +423,25 @@ impl<'a> Runner<'a> {
         (prompt, round): (&Prompt, usize),
         keep_series: bool,
     ) -> std::io::Result<Result<Duration, Failure>> {
-        let pid = one.system.pid();
-        reset_peak(pid);
-        let (faults_before, pressure_before) =
-            (faults(pid).unwrap_or_default(), processor_pressure_us());
+        let unseen = |what: &dyn std::fmt::Display| Failure::Ended {
+            how: "it could not be measured".to_string(),
+            said: what.to_string(),
+        };
+        let watch = match Watch::start(one.system.pid()) {
+            Ok(watch) => watch,
+            Err(error) => return Ok(Err(unseen(&error))),
+        };
         let started_s = self.before_s + self.start.elapsed().as_secs_f64();
-        let sampler = Sampler::start(pid);
         let limit = self.call_limit();
         let begun = Instant::now();
         let reply = one.system.ask(&prompt.text, self.plan.max_output, limit);
         let latency = begun.elapsed();
-        let samples = sampler.stop();
+        let seen = watch.end();
         let reply = match reply {
             Ok(reply) => reply,
             Err(failure) => return Ok(Err(failure)),
         };
-        let faults_after = faults(pid).unwrap_or_default();
-        let waited_us = match (pressure_before, processor_pressure_us()) {
-            (Some(before), Some(after)) => after.saturating_sub(before),
-            _ => 0,
-        };
+        let Some(seen) = seen else { return Ok(Err(unseen(&"it was gone when it had answered"))) };
         let call = Call {
             condition: condition.name().to_string(),
             system: one.name.clone(),
@@ -415,11 +451,12 @@ impl<'a> Runner<'a> {
             first_token_ms: reply.first_token_ms,
             prompt_tokens: reply.prompt_tokens,
             output_tokens: reply.output_tokens,
-            peak_bytes: memory(pid).map_or(0, |memory| memory.peak_bytes),
-            minor_faults: faults_after.minor.saturating_sub(faults_before.minor),
-            major_faults: faults_after.major.saturating_sub(faults_before.major),
-            pressure_percent: waited_us as f64 / (latency.as_secs_f64() * 1e4),
+            peak_bytes: seen.peak_bytes,
+            minor_faults: seen.faults.minor,
+            major_faults: seen.faults.major,
+            pressure_percent: seen.pressure_percent,
             text_hash: text_hash(&reply.text),
+            session: self.session,
             started_s,
         };
         // Without its neighbour it was no call under this condition.
@@ -428,7 +465,7 @@ impl<'a> Runner<'a> {
         }
         self.store.add_call(&call)?;
         if keep_series {
-            self.store.add_series(&call, &crate::series::thinned(&samples))?;
+            self.store.add_series(&call, &crate::series::thinned(&seen.samples))?;
         }
         let (system, prompt) = (one.name.clone(), prompt.id.clone());
         self.done.insert((call.condition.clone(), system, prompt, round));
@@ -444,38 +481,44 @@ impl<'a> Runner<'a> {
     ) -> std::io::Result<()> {
         for system in &self.plan.systems {
             if self.left_of(condition, &system.name) > 0 {
-                self.end(condition, &system.name, (SKIPPED, why), progress)?;
+                self.end(condition, (&system.name, None), (SKIPPED, why), progress)?;
             }
         }
         Ok(())
     }
 
-    /// Writes down that a cell is over before it is done.
+    /// Writes down that a cell is over before it is done, or that a system does not take a prompt.
     fn end(
         &mut self,
         condition: Condition,
-        system: &str,
+        (system, prompt): (&str, Option<&str>),
         (status, detail): (&str, &str),
         progress: &mut Progress,
     ) -> std::io::Result<()> {
-        progress.drop_calls(self.left_of(condition, system));
-        progress.note(&format!("{} {system}: {status}: {detail}", condition.name()));
-        let (condition, system) = (condition.name().to_string(), system.to_string());
-        let (status, detail) = (status.to_string(), detail.to_string());
-        let cell = Cell { condition, system, status, detail };
+        let left = self.left_of(condition, system);
+        let of = prompt.map_or(String::new(), |prompt| format!(" {prompt}"));
+        progress.note(&format!("{} {system}{of}: {status}: {detail}", condition.name()));
+        let cell = Cell {
+            condition: condition.name().to_string(),
+            system: system.to_string(),
+            prompt: prompt.map(str::to_string),
+            status: status.to_string(),
+            detail: detail.to_string(),
+        };
         self.store.add_cell(&cell)?;
         self.results.cells.push(cell);
+        progress.drop_calls(left - self.left_of(condition, system));
         Ok(())
     }
 }
 
-/// What an end without an answer is called.
-fn status_of(failure: &Failure) -> &'static str {
+/// What an end without an answer is called. What another program's exit code means is its affair.
+fn status_of(failure: &Failure, system: &str) -> &'static str {
     match failure {
         Failure::TimedOut => "thrashed",
-        Failure::Ended { how, .. } if how == "exit status: 3" => "refused",
+        Failure::Ended { how, .. } if system == PRODUCT && how == "exit status: 3" => "refused",
         Failure::Ended { .. } => "ended",
-        Failure::Refused(_) => "refused",
+        Failure::Refused(_) | Failure::Declined(_) => "refused",
         Failure::Stopped => SKIPPED,
     }
 }

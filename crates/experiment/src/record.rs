@@ -30,10 +30,14 @@ pub struct Call {
     pub minor_faults: u64,
     /// Faults that read storage.
     pub major_faults: u64,
-    /// Share of the call in which something runnable waited for a processor, percent.
-    pub pressure_percent: f64,
+    /// Share of the call in which something runnable waited for a processor, percent; `None` where
+    /// the kernel does not count that.
+    pub pressure_percent: Option<f64>,
     /// FNV-1a of the text.
     pub text_hash: u64,
+    /// Number of the run of the program that made it; 0 in files that do not tell. Calls of two
+    /// runs were not made in turn.
+    pub session: u64,
     /// Seconds from the experiment's beginning to the call's.
     pub started_s: f64,
 }
@@ -41,7 +45,9 @@ pub struct Call {
 /// The columns.
 pub const HEADER: &str = "condition,system,prompt,round,latency_ms,first_token_ms,prompt_tokens,\
                           output_tokens,peak_bytes,minor_faults,major_faults,pressure_percent,\
-                          text_hash,started_s";
+                          text_hash,session,started_s";
+/// How many there are.
+const COLUMNS: usize = 15;
 
 impl Call {
     /// Tokens generated a second.
@@ -62,7 +68,7 @@ impl Call {
         let mut line = String::new();
         let _ = write!(
             line,
-            "{},{},{},{},{:.3},{:.3},{},{},{},{},{},{:.2},{:016x},{:.3}",
+            "{},{},{},{},{:.3},{:.3},{},{},{},{},{},{},{:016x},{},{:.3}",
             self.condition,
             self.system,
             self.prompt,
@@ -74,8 +80,9 @@ impl Call {
             self.peak_bytes,
             self.minor_faults,
             self.major_faults,
-            self.pressure_percent,
+            self.pressure_percent.map_or(String::new(), |percent| format!("{percent:.2}")),
             self.text_hash,
+            self.session,
             self.started_s
         );
         line
@@ -84,30 +91,54 @@ impl Call {
     /// The call of a line; `None` for what is no whole line.
     #[must_use]
     pub fn parse(line: &str) -> Option<Call> {
-        let mut fields = line.split(',');
-        let mut text = || fields.next().map(str::to_string);
+        let mut fields: Vec<&str> = line.split(',').collect();
+        // Files of before there were sessions have a column less.
+        let session: u64 = match fields.len() == COLUMNS {
+            true => fields.remove(COLUMNS - 2).parse().ok()?,
+            false => 0,
+        };
+        let [
+            condition,
+            system,
+            prompt,
+            round,
+            latency_ms,
+            first_token_ms,
+            prompt_tokens,
+            output_tokens,
+            peak_bytes,
+            minor_faults,
+            major_faults,
+            pressure_percent,
+            text_hash,
+            started_s,
+        ] = fields[..]
+        else {
+            return None;
+        };
         let call = Call {
-            condition: text()?,
-            system: text()?,
-            prompt: text()?,
-            round: text()?.parse().ok()?,
-            latency_ms: text()?.parse().ok()?,
-            first_token_ms: text()?.parse().ok()?,
-            prompt_tokens: text()?.parse().ok()?,
-            output_tokens: text()?.parse().ok()?,
-            peak_bytes: text()?.parse().ok()?,
-            minor_faults: text()?.parse().ok()?,
-            major_faults: text()?.parse().ok()?,
-            pressure_percent: text()?.parse().ok()?,
-            text_hash: {
-                let hash = text()?;
-                (hash.len() == 16).then(|| u64::from_str_radix(&hash, 16).ok()).flatten()?
+            condition: condition.to_string(),
+            system: system.to_string(),
+            prompt: prompt.to_string(),
+            round: round.parse().ok()?,
+            latency_ms: latency_ms.parse().ok()?,
+            first_token_ms: first_token_ms.parse().ok()?,
+            prompt_tokens: prompt_tokens.parse().ok()?,
+            output_tokens: output_tokens.parse().ok()?,
+            peak_bytes: peak_bytes.parse().ok()?,
+            minor_faults: minor_faults.parse().ok()?,
+            major_faults: major_faults.parse().ok()?,
+            pressure_percent: match pressure_percent {
+                "" => None,
+                percent => Some(percent.parse().ok()?),
             },
-            started_s: text()?.parse().ok()?,
+            text_hash: u64::from_str_radix(text_hash, 16).ok()?,
+            session,
+            started_s: started_s.parse().ok()?,
         };
         // The last field has three decimals; fewer mean that the line was cut off.
         let decimals = line.rsplit('.').next().map(str::len);
-        (fields.next().is_none() && decimals == Some(3)).then_some(call)
+        (text_hash.len() == 16 && decimals == Some(3)).then_some(call)
     }
 }
 
@@ -143,8 +174,9 @@ mod tests {
             peak_bytes: 161_304_576,
             minor_faults: 3,
             major_faults: 0,
-            pressure_percent: 1.25,
+            pressure_percent: Some(1.25),
             text_hash: text_hash("yes"),
+            session: 17,
             started_s: 12.5,
         };
         let line = call.line();
@@ -157,7 +189,15 @@ mod tests {
             std::slice::from_ref(&call)
         );
         assert!((call.tokens_per_s() - 50.0 / 0.812_125).abs() < 1e-9);
-        assert_eq!(HEADER.split(',').count(), line.split(',').count());
+        assert_eq!((HEADER.split(',').count(), line.split(',').count()), (COLUMNS, COLUMNS));
+        let unknown = Call { pressure_percent: None, ..call.clone() };
+        assert_eq!(Call::parse(&unknown.line()), Some(unknown.clone()));
+        // A line of an older file.
+        let old = line.replace(",17,12.500", ",12.500");
+        assert_eq!(Call::parse(&old), Some(Call { session: 0, ..call }));
+        for line in [unknown.line(), old] {
+            assert!((0..line.len()).all(|end| Call::parse(&line[..end]).is_none()), "{line}");
+        }
     }
 
     #[test]

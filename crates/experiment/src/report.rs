@@ -166,7 +166,8 @@ fn resident(series: &[Series], condition: &str) -> Vec<Named<(f64, f64)>> {
 fn spreads(rows: &[Row]) -> Vec<Named<(f64, f64)>> {
     let mut series: Vec<Named<(f64, f64)>> = Vec::new();
     for row in rows.iter().filter(|row| row.latency.count > 1) {
-        let point = (row.pressure_percent, row.cv_within);
+        let Some(pressure_percent) = row.pressure_percent else { continue };
+        let point = (pressure_percent, row.cv_within);
         match series.iter_mut().find(|(name, _)| *name == row.system) {
             Some((_, points)) => points.push(point),
             None => series.push((row.system.clone(), vec![point])),
@@ -330,7 +331,7 @@ fn main_table(out: &mut String, rows: &[Row]) {
                 row.minor_faults.to_string(),
                 row.major_faults.to_string(),
                 if row.system == PRODUCT { row.missed.to_string() } else { "–".to_string() },
-                format!("{:.1}", row.pressure_percent),
+                row.pressure_percent.map_or("–".to_string(), |percent| format!("{percent:.1}")),
             ],
         });
         table_row(out, &mut last, &row.condition, &fields);
@@ -346,7 +347,9 @@ fn main_table(out: &mut String, rows: &[Row]) {
 
 /// What the columns of differences mean.
 const DIFFERENCES: &str = "In percent, with the interval of 95 of 100 resamples of whole rounds. \
-                           Below zero is faster, or steadier.";
+                           Fewer than eight rounds have no interval. Below zero is faster, or \
+                           steadier. Rounds whose calls are of two runs of the program are left \
+                           out.";
 
 fn contrast_table(out: &mut String, contrasts: &[Contrast]) {
     if contrasts.is_empty() {
@@ -361,7 +364,10 @@ fn contrast_table(out: &mut String, contrasts: &[Contrast]) {
         let fields = [
             escape(&it.ours),
             escape(&it.theirs),
-            it.rounds.to_string(),
+            match it.left_out {
+                0 => it.rounds.to_string(),
+                left_out => format!("{} ({left_out} left out)", it.rounds),
+            },
             percent(it.difference.mean),
             percent(it.difference.cv),
         ];
@@ -370,10 +376,15 @@ fn contrast_table(out: &mut String, contrasts: &[Contrast]) {
     end_table(out);
 }
 
-/// An interval in percent.
+/// An interval in percent; dashes for what is not known.
 #[must_use]
 pub fn percent(it: Interval) -> String {
-    format!("{:+.1} [{:+.1}, {:+.1}]", it.value * 100.0, it.low * 100.0, it.high * 100.0)
+    let one = |value: f64| format!("{:+.1}", value * 100.0);
+    match (it.value, it.range) {
+        (None, _) => "–".to_string(),
+        (Some(value), None) => format!("{} [–]", one(value)),
+        (Some(value), Some((low, high))) => format!("{} [{}, {}]", one(value), one(low), one(high)),
+    }
 }
 
 fn prompt_table(out: &mut String, rows: &[Row]) {

@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `calls.csv` | a line for each call, written when it is done |
-//! | `cells.jsonl` | a line for each system that a condition is over for before it is done |
+//! | `cells.jsonl` | a line for each cell that is over before it is done, and each refused prompt |
 //! | `rss.csv` | the resident set of the first round |
 //! | `facts.json` | the product's bound, and whether everything is there |
 //!
@@ -27,6 +27,8 @@ pub struct Cell {
     pub condition: String,
     /// Name of the system.
     pub system: String,
+    /// Id of the prompt that the system does not take; `None` where the cell is over.
+    pub prompt: Option<String>,
     /// One word: `skipped`, `refused`, `ended`, `thrashed`, `cut-off`.
     pub status: String,
     /// Why.
@@ -111,6 +113,9 @@ pub fn lock(out: &Path) -> std::result::Result<Lock, String> {
     }
 }
 
+/// The columns of `rss.csv`.
+const SERIES_HEADER: &str = "condition,system,prompt,ms,resident_bytes\n";
+
 /// The files that lines are added to.
 #[derive(Debug)]
 pub struct Store {
@@ -138,7 +143,11 @@ impl Store {
         replace(&out.join("cells.jsonl"), cells.as_bytes())?;
         let append = |name: &str| OpenOptions::new().create(true).append(true).open(out.join(name));
         let (calls, cells) = (append("calls.csv")?, append("cells.jsonl")?);
-        Ok(Store { out: out.to_path_buf(), calls, cells, series: append("rss.csv")? })
+        let mut series = append("rss.csv")?;
+        if series.metadata()?.len() == 0 {
+            series.write_all(SERIES_HEADER.as_bytes())?;
+        }
+        Ok(Store { out: out.to_path_buf(), calls, cells, series })
     }
 
     /// Adds a call.
@@ -196,9 +205,10 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn cell_line(cell: &Cell) -> String {
-    let Cell { condition, system, status, detail } = cell;
+    let Cell { condition, system, prompt, status, detail } = cell;
     let line = json!({
-        "condition": condition, "system": system, "status": status, "detail": detail,
+        "condition": condition, "system": system, "prompt": prompt, "status": status,
+        "detail": detail,
     });
     format!("{line}\n")
 }
@@ -209,6 +219,7 @@ fn parse_cell(line: &str) -> Option<Cell> {
     Some(Cell {
         condition: text("condition")?,
         system: text("system")?,
+        prompt: text("prompt"),
         status: text("status")?,
         detail: text("detail")?,
     })
@@ -220,7 +231,8 @@ mod tests {
 
     fn cell(system: &str, status: &str) -> Cell {
         let (condition, detail) = ("none".to_string(), "why".to_string());
-        Cell { condition, system: system.to_string(), status: status.to_string(), detail }
+        let (system, status) = (system.to_string(), status.to_string());
+        Cell { condition, system, prompt: None, status, detail }
     }
 
     fn call(system: &str) -> Call {
@@ -236,7 +248,8 @@ mod tests {
         let mut store = Store::open(&out, &mut Results::default(), Retry::Skipped).unwrap();
         store.add_call(&call("a")).unwrap();
         store.add_call(&call("b")).unwrap();
-        let cells = [cell("c", SKIPPED), cell("d", "thrashed")];
+        let refused = Cell { prompt: Some("P2".to_string()), ..cell("d", "refused") };
+        let cells = [cell("c", SKIPPED), refused, cell("d", "thrashed")];
         cells.iter().for_each(|cell| store.add_cell(cell).unwrap());
         for (name, cut) in [("calls.csv", 5), ("cells.jsonl", 3)] {
             let text = std::fs::read(out.join(name)).unwrap();
@@ -244,17 +257,18 @@ mod tests {
         }
         let mut results = read_results(&out).unwrap();
         assert_eq!(results.calls, [call("a")], "b's line is not whole");
-        assert_eq!(results.cells, cells[..1]);
+        assert_eq!(results.cells, cells[..2]);
         let mut store = Store::open(&out, &mut results, Retry::Skipped).unwrap();
-        assert_eq!(results.cells, []);
+        assert_eq!(results.cells, cells[1..2]);
         store.add_call(&call("e")).unwrap();
-        store.add_cell(&cells[1]).unwrap();
+        store.add_cell(&cells[2]).unwrap();
         let mut results = read_results(&out).unwrap();
         assert_eq!(results.calls, [call("a"), call("e")]);
         assert_eq!(results.cells, cells[1..]);
         Store::open(&out, &mut results, Retry::Everything).unwrap();
         assert_eq!(read_results(&out).unwrap().cells, []);
         assert!(!out.join("calls.csv.part").exists());
+        assert_eq!(std::fs::read_to_string(out.join("rss.csv")).unwrap(), SERIES_HEADER);
         std::fs::remove_dir_all(&out).unwrap();
     }
 

@@ -7,8 +7,9 @@ use crate::watch::Sample;
 /// Most points that are kept of a call.
 pub const POINTS_MAX: usize = 120;
 
-/// Samples where the line bends: both ends of every run of equal values, thinned evenly to at
-/// most [`POINTS_MAX`].
+/// Samples where the line bends: both ends of every run of equal values. Of more than
+/// [`POINTS_MAX`] the first, the last, and the greatest of each stretch between them: what is left
+/// out lies below.
 #[must_use]
 pub fn thinned(samples: &[Sample]) -> Vec<Sample> {
     let is_bend = |index: usize| {
@@ -21,8 +22,14 @@ pub fn thinned(samples: &[Sample]) -> Vec<Sample> {
     if bends.len() <= POINTS_MAX {
         return bends;
     }
-    let last = bends.len() - 1;
-    (0..POINTS_MAX).map(|index| bends[index * last / (POINTS_MAX - 1)]).collect()
+    let (inner, stretches) = (&bends[1..bends.len() - 1], POINTS_MAX - 2);
+    let greatest = |index: usize| {
+        let stretch = index * inner.len() / stretches..(index + 1) * inner.len() / stretches;
+        inner[stretch].iter().copied().max_by_key(|sample| sample.1)
+    };
+    let ends = (bends[0], bends[bends.len() - 1]);
+    let between = (0..stretches).filter_map(greatest);
+    std::iter::once(ends.0).chain(between).chain([ends.1]).collect()
 }
 
 /// A kept series: whose it is, and its points.
@@ -65,6 +72,13 @@ mod tests {
             (kept.len(), kept[0], kept[POINTS_MAX - 1]),
             (POINTS_MAX, (0.0, 0), (999.0, 999))
         );
+        // One sample above all others is kept, wherever it is.
+        for at in [1, 500, 998] {
+            let mut peak: Vec<Sample> = (0..1000).map(|i| (f64::from(i), i as u64 % 2)).collect();
+            peak[at].1 = 9;
+            let kept = thinned(&peak);
+            assert!(kept.len() == POINTS_MAX && kept.contains(&peak[at]), "{at}");
+        }
         assert!(thinned(&[]).is_empty());
     }
 }

@@ -1,11 +1,10 @@
 //! The settings that calls are comparable under, as they stand beside results and in reports.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use crate::options::{Experiment, shown_words};
+use crate::options::{Experiment, file_name, shown_words};
 use crate::outcome::{Class, Fault};
+use crate::record::Call;
 use crate::report::About;
 use crate::results::{Results, replace};
 
@@ -14,15 +13,17 @@ const SETTINGS: &str = "settings.tsv";
 /// What may change between one run and the next that goes on: more of it may be asked for.
 const GROWS: [&str; 3] = ["rounds", "rounds under pressure", "conditions"];
 
-/// Refuses to go on with results of other settings; systems, rounds and conditions may be added.
+/// Refuses to go on with results of other settings. Rounds and conditions may be added; a system
+/// may not, where there are calls: its rounds would be made alone, and are not to be compared with
+/// the others'.
 ///
 /// # Errors
 /// Class `Usage` for other settings; a file that cannot be read or written.
-pub fn require_same(experiment: &Experiment) -> Result<(), Fault> {
+pub fn require_same(experiment: &Experiment, calls: &[Call]) -> Result<(), Fault> {
     let path = experiment.plan.out.join(SETTINGS);
     let fault = |error: std::io::Error| Fault::from(format!("{}: {error}", path.display()));
     let bytes = std::fs::metadata(&experiment.model).map_or(0, |facts| facts.len());
-    let model = format!("{}, {bytes} bytes", experiment.model.display());
+    let model = format!("{}, {bytes} bytes", model_name(experiment));
     let own = experiment.settings.iter().filter(|(name, _)| !GROWS.contains(&name.as_str()));
     let mut lines: Vec<(String, String)> = own.cloned().collect();
     lines.insert(0, ("model".to_string(), model));
@@ -31,7 +32,19 @@ pub fn require_same(experiment: &Experiment) -> Result<(), Fault> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(fault(error)),
     };
-    for (name, old) in parse(&before) {
+    let before = parse(&before);
+    let is_new = |line: &&(String, String)| {
+        line.0.starts_with("system ") && before.iter().all(|(name, _)| *name != line.0)
+    };
+    if let Some((name, _)) = lines.iter().find(is_new).filter(|_| !calls.is_empty()) {
+        let what = format!(
+            "{} has calls without {name}: it would now be called alone, and not in turn with the \
+             others; give another --out",
+            experiment.plan.out.display()
+        );
+        return Err(Fault::new(Class::Usage, what));
+    }
+    for (name, old) in before {
         match lines.iter().position(|(own, _)| *own == name) {
             Some(index) if lines[index].1 != old => {
                 let what = format!(
@@ -96,30 +109,42 @@ pub fn systems_of(results: &Results) -> Vec<String> {
 /// The file name of the model.
 #[must_use]
 pub fn model_name(experiment: &Experiment) -> String {
-    file_name(&experiment.model)
+    experiment.model.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The command that repeats an experiment: without what decides only when it stops and where
-/// scratch files are.
+/// The command that repeats an experiment: without what decides only when it stops, what is tried
+/// again, and where programs and scratch files are.
 #[must_use]
 pub fn shown_command(words: &[String]) -> String {
-    let (mut kept, mut index) = (Vec::new(), 0);
-    while index < words.len() {
-        match words[index].as_str() {
-            "--deadline" | "--work" | "--dctms" | "--baseline" => index += 1,
+    let mut kept = ["dctms", "experiment"].map(str::to_string).to_vec();
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_string())),
+            None => (word.as_str(), None),
+        };
+        match name {
+            "--deadline" | "--work" | "--dctms" | "--baseline" => {
+                if value.is_none() {
+                    words.next();
+                }
+            }
             "--retry" | "--report-only" => {}
-            word if ["--deadline=", "--work=", "--dctms=", "--baseline="]
-                .iter()
-                .any(|start| word.starts_with(start)) => {}
-            _ => kept.push(words[index].clone()),
+            "--adapter" => {
+                let value = value.or_else(|| words.next().cloned()).unwrap_or_default();
+                kept.extend([name.to_string(), shown_adapter(&value)]);
+            }
+            _ => kept.push(word.clone()),
         }
-        index += 1;
     }
     shown_words(&kept)
+}
+
+/// `NAME=COMMAND` with the file names of the command's words.
+fn shown_adapter(text: &str) -> String {
+    let (name, command) = text.split_once('=').unwrap_or((text, ""));
+    let words: Vec<&str> = command.split_whitespace().map(file_name).collect();
+    format!("{name}={}", words.join(" "))
 }
 
 #[cfg(test)]
@@ -128,9 +153,29 @@ mod tests {
 
     #[test]
     fn the_command_is_what_repeats_it() {
-        let words = "/x/dctms-experiment --model a/b.gguf --deadline 470 --work /w --out results/s \
-                     --retry --rounds 3 --deadline=9";
-        let words: Vec<String> = words.split_whitespace().map(str::to_string).collect();
-        assert_eq!(shown_command(&words), "dctms-experiment --model b.gguf --out s --rounds 3");
+        let words = [
+            "/x/dctms-experiment",
+            "--model",
+            "a/b.gguf",
+            "--deadline",
+            "470",
+            "--work",
+            "/w",
+            "--out",
+            "results/s",
+            "--retry",
+            "--report-only",
+            "--rounds",
+            "3",
+            "--deadline=9",
+            "--baseline=/b",
+            "--adapter",
+            "mlx=/py/bin/py scripts/m.py M.gguf W/m",
+            "--adapter=b=/x/y z",
+            "--prompts=/a/it's.json",
+        ];
+        let shown = "dctms experiment --model b.gguf --out s --rounds 3 --adapter \
+                     'mlx=py m.py M.gguf m' --adapter 'b=y z' '--prompts=it'\\''s.json'";
+        assert_eq!(shown_command(&words.map(str::to_string)), shown);
     }
 }

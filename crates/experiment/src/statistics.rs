@@ -92,12 +92,10 @@ pub fn cv_within(groups: &[Vec<f64>]) -> f64 {
 /// A figure with the interval in which it lies in 95 of 100 resamples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Interval {
-    /// Of the data as they are.
-    pub value: f64,
-    /// 2.5th percentile.
-    pub low: f64,
-    /// 97.5th percentile.
-    pub high: f64,
+    /// Of the data as they are; `None` where there is none, as of a spread over no spread.
+    pub value: Option<f64>,
+    /// 2.5th and 97.5th percentile; `None` of fewer rounds than [`ROUNDS_MIN`].
+    pub range: Option<(f64, f64)>,
 }
 
 /// Latencies of two systems under one condition: `[prompt][round]`, the same rounds in both.
@@ -118,6 +116,9 @@ pub struct Difference {
     pub cv: Interval,
 }
 
+/// Fewest rounds that have an interval: resamples of fewer are too often the same few rounds, and
+/// cover less than is said of them.
+pub const ROUNDS_MIN: usize = 8;
 /// Resamples of a bootstrap.
 pub const RESAMPLES: usize = 2000;
 
@@ -131,9 +132,9 @@ impl Pair {
         }
         let all: Vec<usize> = (0..rounds).collect();
         let mut random = SplitMix64::new(seed);
-        let mut means = Vec::with_capacity(RESAMPLES);
-        let mut cvs = Vec::with_capacity(RESAMPLES);
-        for _ in 0..RESAMPLES {
+        let (mut means, mut cvs) = (Vec::new(), Vec::new());
+        let resamples = if rounds < ROUNDS_MIN { 0 } else { RESAMPLES };
+        for _ in 0..resamples {
             let drawn: Vec<usize> = (0..rounds).map(|_| random.below(rounds)).collect();
             let (mean, cv) = self.ratios(&drawn);
             means.push(mean);
@@ -141,7 +142,6 @@ impl Pair {
             cvs.extend(cv.is_finite().then_some(cv));
         }
         let (mean, cv) = self.ratios(&all);
-        let cv = if cv.is_finite() { cv } else { 0.0 };
         Some(Difference { mean: interval(mean, means), cv: interval(cv, cvs) })
     }
 
@@ -160,7 +160,10 @@ impl Pair {
 
 fn interval(value: f64, mut resampled: Vec<f64>) -> Interval {
     resampled.sort_by(f64::total_cmp);
-    Interval { value, low: percentile(&resampled, 0.025), high: percentile(&resampled, 0.975) }
+    let value = Some(value).filter(|value| value.is_finite());
+    let at = |share: f64| percentile(&resampled, share);
+    let is_known = value.is_some() && !resampled.is_empty();
+    Interval { value, range: is_known.then(|| (at(0.025), at(0.975))) }
 }
 
 /// A small generator of known quality.
@@ -231,15 +234,24 @@ mod tests {
         let pair = Pair { ours, theirs: theirs.collect() };
         let difference = pair.difference(1).unwrap();
         let Difference { mean, cv } = difference;
-        assert!(mean.low < 0.10 && 0.10 < mean.high && mean.high - mean.low < 0.03, "{mean:?}");
-        assert!(cv.low < -0.5 && -0.5 < cv.high && cv.high - cv.low < 0.4, "{cv:?}");
+        let (low, high) = mean.range.unwrap();
+        assert!(low < 0.10 && 0.10 < high && high - low < 0.03, "{mean:?}");
+        let (low, high) = cv.range.unwrap();
+        assert!(low < -0.5 && -0.5 < high && high - low < 0.4, "{cv:?}");
         assert_eq!(pair.difference(1), Some(difference), "the seed decides");
         assert_eq!(Pair::default().difference(1), None);
-        // Of few rounds some draws are one round thrice, which has no spread.
-        let few = |factor: f64| vec![vec![1.0, 1.1 * factor, 0.9]];
-        let cv = Pair { ours: few(1.0), theirs: few(1.1) }.difference(1).unwrap().cv;
-        assert!(cv.low >= -1.0 && cv.high < 10.0, "{cv:?}");
-        let flat = Pair { ours: vec![vec![1.0, 1.0]], theirs: vec![vec![1.0, 1.0]] };
-        assert_eq!(flat.difference(1).unwrap().cv, Interval::default());
+        // Few rounds have a figure and no interval.
+        let few = |factor: f64, rounds: usize| vec![[1.0, 1.1 * factor, 0.9].repeat(rounds / 3)];
+        let of = |rounds: usize| {
+            let pair = Pair { ours: few(1.0, rounds), theirs: few(1.1, rounds) };
+            pair.difference(1).unwrap()
+        };
+        assert!(of(6).mean.value.is_some() && of(6).mean.range.is_none());
+        assert!(of(6).cv.value.is_some() && of(6).cv.range.is_none());
+        assert!(of(9).mean.range.is_some() && of(9).cv.range.is_some());
+        let flat = || vec![vec![1.0; 9]];
+        let flat = Pair { ours: flat(), theirs: flat() }.difference(1).unwrap();
+        assert_eq!(flat.cv, Interval::default(), "a spread over no spread is none");
+        assert_eq!(flat.mean, Interval { value: Some(0.0), range: Some((0.0, 0.0)) });
     }
 }

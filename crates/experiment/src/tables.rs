@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::protocol::{DYNAMIC, PRODUCT};
 use crate::record::{Call, HEADER};
-use crate::results::Results;
+use crate::results::{Cell, Results};
 use crate::statistics::{Difference, Interval, Pair, Summary, cv_within, mean, summary};
 
 /// A system under a condition.
@@ -32,11 +32,12 @@ pub struct Row {
     pub major_faults: u64,
     /// Calls whose peak passed M_max.
     pub missed: usize,
-    /// Mean pressure on processors, percent.
-    pub pressure_percent: f64,
+    /// Mean pressure on processors, percent; `None` where the kernel does not count it.
+    pub pressure_percent: Option<f64>,
     /// By prompt: its id, and the latency of its calls.
     pub prompts: Vec<(String, Summary)>,
-    /// One word and why, where the cell is not simply done.
+    /// What became of the cell and why, where it is not simply done: one word, or `without` and the
+    /// prompts that the system does not take.
     pub status: Option<(String, String)>,
 }
 
@@ -49,8 +50,10 @@ pub struct Contrast {
     pub ours: String,
     /// The one that it is compared with.
     pub theirs: String,
-    /// Rounds that both have.
+    /// Rounds that both have, made in turn.
     pub rounds: usize,
+    /// Rounds that both have, but of different runs of the program.
+    pub left_out: usize,
     /// The differences.
     pub difference: Difference,
     /// The same for each prompt alone.
@@ -81,7 +84,7 @@ fn row(results: &Results, (condition, system): (&str, &str)) -> Row {
         |figure: fn(&Call) -> f64| -> Vec<f64> { calls.iter().map(|call| figure(call)).collect() };
     let groups = by_prompt(&calls);
     let m_max = results.m_max_bytes.filter(|_| system == PRODUCT).unwrap_or(u64::MAX);
-    let cell = results.cells.iter().find(|it| it.condition == condition && it.system == system);
+    let waited: Vec<f64> = calls.iter().filter_map(|call| call.pressure_percent).collect();
     Row {
         condition: condition.to_string(),
         system: system.to_string(),
@@ -92,10 +95,23 @@ fn row(results: &Results, (condition, system): (&str, &str)) -> Row {
         minor_faults: calls.iter().map(|call| call.minor_faults).sum(),
         major_faults: calls.iter().map(|call| call.major_faults).sum(),
         missed: calls.iter().filter(|call| call.peak_bytes > m_max).count(),
-        pressure_percent: mean(&figures(|call| call.pressure_percent)),
+        pressure_percent: (!waited.is_empty()).then(|| mean(&waited)),
         prompts: groups.iter().map(|(id, values)| (id.clone(), summary(values))).collect(),
-        status: cell.map(|cell| (cell.status.clone(), cell.detail.clone())),
+        status: status(results, (condition, system)),
     }
+}
+
+/// What became of a cell; `None` where it is simply done, or not yet.
+fn status(results: &Results, (condition, system): (&str, &str)) -> Option<(String, String)> {
+    let is_own = |cell: &&Cell| cell.condition == condition && cell.system == system;
+    let own: Vec<&Cell> = results.cells.iter().filter(is_own).collect();
+    if let Some(cell) = own.iter().find(|cell| cell.prompt.is_none()) {
+        return Some((cell.status.clone(), cell.detail.clone()));
+    }
+    let prompts: Vec<&str> = own.iter().filter_map(|cell| cell.prompt.as_deref()).collect();
+    let why: Vec<&str> = own.iter().map(|cell| cell.detail.as_str()).collect();
+    let is_whole = prompts.is_empty();
+    (!is_whole).then(|| (format!("without {}", prompts.join(" ")), why.join("; ")))
 }
 
 /// Latencies by prompt.
@@ -123,13 +139,16 @@ pub fn contrasts(rows: &[Row], calls: &[Call], seed: u64) -> Vec<Contrast> {
                 continue;
             }
             let seen = pair(calls, &ours.condition, (&ours.system, &theirs.system));
-            if let Some(difference) = seen.pair.difference(seed) {
+            let difference = seen.pair.difference(seed);
+            // Where no rounds are left, that some were left out is still told.
+            if difference.is_some() || seen.left_out > 0 {
                 contrasts.push(Contrast {
                     condition: ours.condition.clone(),
                     ours: ours.system.clone(),
                     theirs: theirs.system.clone(),
                     rounds: seen.rounds,
-                    difference,
+                    left_out: seen.left_out,
+                    difference: difference.unwrap_or_default(),
                     prompts: seen.by_prompt(seed),
                 });
             }
@@ -138,10 +157,11 @@ pub fn contrasts(rows: &[Row], calls: &[Call], seed: u64) -> Vec<Contrast> {
     contrasts
 }
 
-/// Two systems in the rounds and prompts that both have whole.
+/// Two systems in the rounds that both have whole, of the prompts that both take.
 struct Seen<'a> {
     prompts: Vec<&'a str>,
     rounds: usize,
+    left_out: usize,
     pair: Pair,
 }
 
@@ -158,30 +178,42 @@ impl Seen<'_> {
 
 fn pair<'a>(calls: &'a [Call], condition: &str, (ours, theirs): (&'a str, &'a str)) -> Seen<'a> {
     let mut prompts: Vec<&'a str> = Vec::new();
-    let mut latencies: BTreeMap<(&'a str, &'a str, usize), f64> = BTreeMap::new();
+    let mut seen: BTreeMap<(&'a str, &'a str, usize), &'a Call> = BTreeMap::new();
     for call in calls.iter().filter(|call| call.condition == condition) {
         if !prompts.contains(&call.prompt.as_str()) {
             prompts.push(&call.prompt);
         }
-        latencies.entry((&call.system, &call.prompt, call.round)).or_insert(call.latency_ms);
+        seen.entry((&call.system, &call.prompt, call.round)).or_insert(call);
     }
-    let latency = |system: &'a str, prompt: &'a str, round: usize| {
-        latencies.get(&(system, prompt, round)).copied()
+    let call = |system: &'a str, prompt: &'a str, round: usize| {
+        seen.get(&(system, prompt, round)).copied()
     };
-    let last = latencies.keys().map(|key| key.2 + 1).max().unwrap_or(0);
+    let last = seen.keys().map(|key| key.2 + 1).max().unwrap_or(0);
+    prompts.retain(|prompt| {
+        let takes = |system: &'a str| (0..last).any(|round| call(system, prompt, round).is_some());
+        takes(ours) && takes(theirs)
+    });
     let whole = |round: &usize| {
-        let has = |system: &'a str| prompts.iter().all(|it| latency(system, it, *round).is_some());
+        let has = |system: &'a str| prompts.iter().all(|it| call(system, it, *round).is_some());
         has(ours) && has(theirs)
     };
-    let rounds: Vec<usize> = (0..last).filter(whole).collect();
+    // What disturbed one run of the program did not disturb another: only calls that were made in
+    // turn are compared.
+    let in_turn = |round: &usize| {
+        let session =
+            |system: &'a str, prompt: &'a str| Some(call(system, prompt, *round)?.session);
+        prompts.iter().all(|prompt| session(ours, prompt) == session(theirs, prompt))
+    };
+    let (rounds, apart): (Vec<usize>, Vec<usize>) = (0..last).filter(whole).partition(in_turn);
     let of = |system: &'a str| -> Vec<Vec<f64>> {
         let values = |prompt: &&'a str| {
-            rounds.iter().filter_map(|round| latency(system, prompt, *round)).collect()
+            let calls = rounds.iter().filter_map(|round| call(system, prompt, *round));
+            calls.map(|call| call.latency_ms).collect()
         };
         prompts.iter().map(values).collect()
     };
     let pair = Pair { ours: of(ours), theirs: of(theirs) };
-    Seen { rounds: rounds.len(), pair, prompts }
+    Seen { rounds: rounds.len(), left_out: apart.len(), pair, prompts }
 }
 
 /// Every call, as columns and rows.
@@ -201,8 +233,9 @@ pub fn calls_json(calls: &[Call]) -> Value {
             call.peak_bytes,
             call.minor_faults,
             call.major_faults,
-            rounded(call.pressure_percent),
+            call.pressure_percent.map(rounded),
             format!("{:016x}", call.text_hash),
+            call.session,
             rounded(call.started_s),
             rounded(call.tokens_per_s()),
         ])
@@ -226,7 +259,7 @@ pub fn csv(rows: &[Row]) -> String {
         let l = &row.latency;
         let _ = writeln!(
             out,
-            "{},{},{},{:.3},{:.3},{:.5},{:.5},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{:.2},{}",
+            "{},{},{},{:.3},{:.3},{:.5},{:.5},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{}",
             row.condition,
             row.system,
             l.count,
@@ -242,7 +275,7 @@ pub fn csv(rows: &[Row]) -> String {
             row.minor_faults,
             row.major_faults,
             row.missed,
-            row.pressure_percent,
+            row.pressure_percent.map_or(String::new(), |percent| format!("{percent:.2}")),
             row.status.as_ref().map_or("done", |status| &status.0)
         );
     }
@@ -278,7 +311,10 @@ pub fn json(rows: &[Row], contrasts: &[Contrast]) -> Value {
             "detail": status.map_or("", |status| &status.1),
         })
     };
-    let interval = |it: Interval| json!({ "value": it.value, "low": it.low, "high": it.high });
+    let interval = |it: Interval| {
+        let (low, high) = it.range.unzip();
+        json!({ "value": it.value, "low": low, "high": high })
+    };
     let contrast = |it: &Contrast| {
         let prompt = |(id, it): &(String, Difference)| {
             let both = json!({
@@ -290,6 +326,7 @@ pub fn json(rows: &[Row], contrasts: &[Contrast]) -> Value {
         json!({
             "condition": it.condition, "system": it.ours, "compared_with": it.theirs,
             "rounds": it.rounds,
+            "rounds_left_out": it.left_out,
             "mean_latency": interval(it.difference.mean),
             "cv_within_prompts": interval(it.difference.cv),
             "prompts": prompts,
@@ -335,7 +372,7 @@ mod tests {
         let contrasts = contrasts(&rows, &results.calls, 1);
         assert_eq!((contrasts.len(), contrasts[0].rounds), (1, 2));
         let mean = contrasts[0].difference.mean;
-        assert!((mean.value + 0.1).abs() < 1e-12 && mean.low <= mean.high, "{mean:?}");
+        assert!((mean.value.unwrap() + 0.1).abs() < 1e-12 && mean.range.is_none(), "{mean:?}");
         assert_eq!(csv(&rows).lines().count(), 3);
         let one = &json(&rows, &contrasts)["differences"][0];
         assert_eq!((&one["rounds"], &one["compared_with"]), (&json!(2), &json!(DYNAMIC)));
@@ -346,5 +383,49 @@ mod tests {
         assert!(
             all["rows"].as_array().unwrap().iter().all(|it| it.as_array().unwrap().len() == width)
         );
+    }
+
+    #[test]
+    fn rounds_of_different_runs_are_not_compared() {
+        let mut calls = Vec::new();
+        for round in 0..5 {
+            for (system, late) in [(PRODUCT, 3), (DYNAMIC, 4)] {
+                let session = 1 + u64::from(round >= late);
+                calls.push(Call { session, ..call(system, "P1", round, 100.0) });
+            }
+        }
+        let seen = pair(&calls, "none", (PRODUCT, DYNAMIC));
+        assert_eq!((seen.rounds, seen.left_out), (4, 1), "the systems were cut off in round 3");
+        // A system that was added later has no round in turn with the others.
+        calls.iter_mut().filter(|call| call.system == PRODUCT).for_each(|call| call.session = 7);
+        let results = Results { calls, ..Results::default() };
+        let contrasts = contrasts(&rows(&results), &results.calls, 1);
+        assert_eq!((contrasts[0].rounds, contrasts[0].left_out), (0, 5));
+        assert_eq!(contrasts[0].difference, Difference::default());
+    }
+
+    #[test]
+    fn a_prompt_that_one_system_does_not_take_is_left_out() {
+        let mut calls = Vec::new();
+        for round in 0..2 {
+            calls.push(call(PRODUCT, "P1", round, 90.0));
+            calls.extend(["P1", "P2"].map(|prompt| call(DYNAMIC, prompt, round, 100.0)));
+        }
+        let seen = pair(&calls, "none", (PRODUCT, DYNAMIC));
+        assert_eq!((seen.rounds, seen.prompts), (2, vec!["P1"]));
+        let cell = |system: &str, prompt: Option<&str>| Cell {
+            condition: "none".to_string(),
+            system: system.to_string(),
+            prompt: prompt.map(str::to_string),
+            status: "refused".to_string(),
+            detail: "too long".to_string(),
+        };
+        let cells = vec![cell(PRODUCT, Some("P2")), cell(PRODUCT, Some("P3"))];
+        let mut results = Results { calls, cells, ..Results::default() };
+        let of = |results: &Results| status(results, ("none", PRODUCT)).unwrap().0;
+        assert_eq!(of(&results), "without P2 P3");
+        results.cells.push(cell(PRODUCT, None));
+        assert_eq!(of(&results), "refused");
+        assert_eq!(status(&results, ("none", DYNAMIC)), None);
     }
 }

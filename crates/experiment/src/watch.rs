@@ -3,6 +3,7 @@
 //! Believes what `/proc` says. Nothing of it runs in the process that is watched.
 
 use std::fs::{read_to_string, write};
+use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -31,10 +32,10 @@ pub struct Faults {
     pub major: u64,
 }
 
-/// Makes the peak of a process what is resident now; a kernel without that keeps its peak, and
-/// figures are then too high.
-pub fn reset_peak(pid: u32) {
-    let _ = write(format!("/proc/{pid}/clear_refs"), "5");
+/// Makes the peak of a process what is resident now. A kernel without that leaves the peak of an
+/// earlier call, so it is an error like a process that is gone.
+fn reset_peak(pid: u32) -> Result<()> {
+    write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
 /// Memory of a process; `None` when it is gone.
@@ -73,6 +74,65 @@ pub fn processor_pressure_us() -> Option<u64> {
 fn parse_pressure(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with("some "))?;
     line.split("total=").nth(1)?.trim().parse().ok()
+}
+
+/// A call as it is watched, from before its request until after its answer.
+pub struct Watch {
+    pid: u32,
+    start: Instant,
+    pressure_us: Option<u64>,
+    faults: Faults,
+    sampler: Sampler,
+}
+
+/// What was seen of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// Greatest resident set, bytes: the kernel's peak, or a sample above it. Threads count for
+    /// themselves and tell the kernel now and then, so neither is always the greater.
+    pub peak_bytes: u64,
+    /// Its faults.
+    pub faults: Faults,
+    /// Share of the time in which something runnable waited for a processor, percent; `None` where
+    /// the kernel does not count that.
+    pub pressure_percent: Option<f64>,
+    /// The resident set over time.
+    pub samples: Vec<Sample>,
+}
+
+impl Watch {
+    /// Begins.
+    ///
+    /// # Errors
+    /// A process that is gone; a peak that cannot be reset.
+    pub fn start(pid: u32) -> Result<Watch> {
+        reset_peak(pid)?;
+        let faults = faults(pid).ok_or_else(|| Error::from(ErrorKind::NotFound))?;
+        let (start, pressure_us) = (Instant::now(), processor_pressure_us());
+        Ok(Watch { pid, start, pressure_us, faults, sampler: Sampler::start(pid) })
+    }
+
+    /// Ends; `None` when the process was gone before it was measured.
+    #[must_use]
+    pub fn end(self) -> Option<Seen> {
+        let (pressure_us, time) = (processor_pressure_us(), self.start.elapsed());
+        let (faults, memory) = (faults(self.pid), memory(self.pid));
+        // Last, since it takes until the next sample is due.
+        let samples = self.sampler.stop();
+        let (faults, memory) = (faults?, memory?);
+        let sampled = samples.iter().map(|sample| sample.1).max().unwrap_or(0);
+        let waited_us = pressure_us.zip(self.pressure_us);
+        let waited_us = waited_us.map(|(after, before)| after.saturating_sub(before));
+        Some(Seen {
+            peak_bytes: memory.peak_bytes.max(sampled),
+            faults: Faults {
+                minor: faults.minor.saturating_sub(self.faults.minor),
+                major: faults.major.saturating_sub(self.faults.major),
+            },
+            pressure_percent: waited_us.map(|us| us as f64 / (time.as_secs_f64() * 1e4)),
+            samples,
+        })
+    }
 }
 
 /// A sample of a series: milliseconds since its beginning, bytes resident.
@@ -139,15 +199,17 @@ mod tests {
     #[test]
     fn this_process_can_be_watched() {
         let pid = std::process::id();
-        let sampler = Sampler::start(pid);
+        let watch = Watch::start(pid).unwrap();
         let grown = vec![1u8; 32 << 20];
         std::thread::sleep(5 * SAMPLE_PERIOD);
-        let samples = sampler.stop();
+        let Seen { peak_bytes, faults, pressure_percent, samples } = watch.end().unwrap();
         assert!(samples.len() >= 3, "{samples:?}");
         assert!(samples.windows(2).all(|pair| pair[0].0 < pair[1].0));
         assert!(samples.iter().any(|sample| sample.1 as usize > grown.len()));
-        let memory = memory(pid).unwrap();
-        assert!(memory.peak_bytes >= memory.resident_bytes.min(32 << 20));
-        assert!(faults(pid).unwrap().minor > 0);
+        assert!(samples.iter().all(|sample| sample.1 <= peak_bytes), "{peak_bytes}: {samples:?}");
+        assert!(memory(pid).unwrap().peak_bytes > 32 << 20 && faults.minor > 0);
+        // The window is the one that pressure was counted in; clocks differ by a little.
+        assert!(pressure_percent.is_none_or(|it| (0.0..102.0).contains(&it)));
+        assert!(Watch::start(u32::MAX).is_err(), "nobody is there");
     }
 }

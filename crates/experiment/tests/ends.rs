@@ -209,11 +209,12 @@ fn folders_that_cannot_be_written_and_models_that_cannot_be_compiled_are_errors(
     }
     let (code, _, why) = ended(&mut experiment(&folder.0, &["--adapter", "dctms=x"]));
     assert!(code == Some(64) && why.contains("comes with"), "{why}");
-    let (code, said, _) = ended(&mut experiment(&folder.0, &["--report-only", "--adapter", "a=b"]));
-    assert!(code == Some(1) && said.contains("0 calls"), "an empty folder is no experiment");
+    let absent = folder.0.join("absent");
+    let (code, _, why) = ended(&mut experiment(&absent, &["--report-only", "--adapter", "a=b"]));
+    assert!(code == Some(64) && why.contains("no calls.csv") && !absent.exists(), "{why}");
     let product = folder.program("product", "echo 'tensor blk.0 is cut off' >&2; exit 2");
     let out = folder.0.join("out");
-    let words = ["--systems", "dynamic", "--dctms", &product];
+    let words = ["--systems", "dynamic", "--dctms", &product, "--baseline", &product];
     let (code, _, why) = ended(&mut experiment(&out, &words));
     assert!(code == Some(2) && why.contains("tensor blk.0 is cut off"), "{code:?} {why}");
 }

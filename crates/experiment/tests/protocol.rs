@@ -46,10 +46,17 @@ fn an_experiment_that_was_killed_goes_on_where_it_was() {
     assert!(after.iter().all(|call| call.text_hash == text_hash("yes")));
     assert!(after.iter().all(|call| call.latency_ms > 19.0 && call.peak_bytes > 0));
     // Calls of other settings are no calls of this experiment.
+    let all = std::fs::read_to_string(out.join("calls.csv")).unwrap();
+    assert!(all.lines().all(|line| line.split(',').count() == 15));
+    assert_eq!((after[0].session, after[59].session), (1, 2), "of which run each call is");
     let other = [&words[..], &["--max-output", "3"]].concat();
     let (code, _, said) = ended(&mut experiment(&out, &other));
     assert!(code == Some(64) && said.contains("output tokens at most was"), "{code:?} {said}");
     assert_eq!(calls(&out).len(), 60);
+    // A system that comes later would be called alone, and not in turn with the others.
+    let more = [&words[..], &["--adapter", "c=sh"]].concat();
+    let (code, _, said) = ended(&mut experiment(&out, &more));
+    assert!(code == Some(64) && said.contains("without system c"), "{code:?} {said}");
     assert!(after.iter().all(|call| call.first_token_ms == 1.5 && call.output_tokens == 2));
     for file in ["report.html", "summary.csv", "summary.json", "plots/latency-none.png"] {
         assert!(out.join(file).is_file(), "{file}");
@@ -65,16 +72,15 @@ fn systems_that_hang_refuse_or_die_are_results() {
     let dies = folder.script("dies", "echo 'does not fit: 7 bytes short' >&2\nexit 3");
     let dies = format!("dies={dies}");
     let refuses = format!("refuses={}", folder.script("refuses", "echo '{\"error\": \"no\"}'"));
-    let absent = "absent=/no/such/program";
     let out = folder.0.join("out");
-    let adapters = [&fine, &hangs, &dies, &refuses, absent];
+    let adapters = [&fine, &hangs, &dies, &refuses];
     let adapters = adapters.iter().flat_map(|adapter| ["--adapter", adapter]);
     let words: Vec<&str> =
         ["--rounds", "2", "--call-limit", "1"].into_iter().chain(adapters).collect();
     let (code, said, why) = ended(&mut experiment(&out, &words));
-    assert_eq!(code, Some(1), "three systems have no call at all");
+    assert_eq!(code, Some(1), "two systems have no call at all");
     assert!(said.contains("12 calls, see why") && !said.contains("complete"), "{said}");
-    for part in ["dies (refused: ", "7 bytes short", "refuses (refused: no)", "/no/such/program"] {
+    for part in ["dies (ended: ", "7 bytes short", "refuses (refused: no)"] {
         assert!(why.contains(part), "{part}: {why}");
     }
     assert!(!why.contains("hangs (") && !why.contains("fine ("), "{why}");
@@ -88,9 +94,8 @@ fn systems_that_hang_refuse_or_die_are_results() {
     // The first request warms up and is not counted.
     assert_eq!((status("hangs").unwrap().0, count("hangs")), ("thrashed", 2));
     let (word, why) = status("dies").unwrap();
-    assert!(word == "refused" && why.contains("7 bytes short"), "{word}: {why}");
+    assert!(word == "ended" && why.contains("7 bytes short"), "{word}: {why}");
     assert_eq!(status("refuses"), Some(("refused", "no")));
-    assert!(status("absent").unwrap().1.contains("/no/such/program"));
     // What is over is not tried again, and is as wrong as before; other systems are another matter.
     let (code, said, _) = ended(&mut experiment(&out, &words));
     assert!(code == Some(1) && said.contains("12 calls"), "{said}");
@@ -102,6 +107,51 @@ fn systems_that_hang_refuse_or_die_are_results() {
     assert_eq!(calls(&out).iter().filter(|call| call.system == "hangs").count(), 4);
     let (code, said, _) = ended(&mut experiment(&out, &["--adapter", &fine, "--report-only"]));
     assert!(code == Some(0) && said.contains("14 calls, complete"), "{code:?} {said}");
+}
+
+#[test]
+fn a_prompt_that_a_system_does_not_take_is_left_out_and_others_go_on() {
+    let folder = Folder::new("prompt");
+    let prompts = folder.0.join("prompts.json");
+    let prompt =
+        |id: &str, text: &str| format!(r#"{{"id": "{id}", "category": "c", "prompt": "{text}"}}"#);
+    let list = [prompt("P1", "far too long"), prompt("P2", "short")];
+    std::fs::write(&prompts, format!("[{}]", list.join(", "))).unwrap();
+    let picky = r#"case $line in *far*) echo '{"error": "over a bound"}';; *) "#;
+    let picky = folder.script("picky", &format!("{picky}{ANSWER};; esac"));
+    let (picky, fine) = (format!("picky={picky}"), folder.script("fine", ANSWER));
+    let fine = format!("fine={fine}");
+    let out = folder.0.join("out");
+    let prompts = prompts.to_str().unwrap();
+    let words = ["--adapter", &picky, "--adapter", &fine, "--rounds", "3", "--prompts", prompts];
+    let (code, said, why) = ended(&mut experiment(&out, &words));
+    assert!(code == Some(0) && said.contains("9 calls, complete"), "{said} {why}");
+    assert!(why.contains("none picky P1: refused: over a bound"), "{why}");
+    let results = read_results(&out).unwrap();
+    assert_eq!(results.cells.len(), 1, "it is asked once");
+    assert_eq!(results.cells[0].prompt.as_deref(), Some("P1"));
+    let table = std::fs::read_to_string(out.join("summary.csv")).unwrap();
+    assert!(table.contains("none,picky,3,") && table.contains(",without P1\n"), "{table}");
+    // It is not tried again unless that is asked for.
+    let (code, said, why) = ended(&mut experiment(&out, &words));
+    assert!(code == Some(0) && said.contains("9 calls, complete"), "{said} {why}");
+}
+
+#[test]
+fn a_program_that_is_not_there_is_told_before_anything_is_begun() {
+    let folder = Folder::new("absent");
+    let out = folder.0.join("out");
+    let burner = ["--conditions", "burner", "--adapter", "a=sh", "--baseline", "/no/such/program"];
+    for words in [
+        &["--adapter", "absent=/no/such/program"][..],
+        &["--llama-server", "/no/such/program"],
+        &["--systems", "dynamic", "--baseline", "/no/such/program"],
+        &burner,
+    ] {
+        let (code, _, why) = ended(&mut experiment(&out, words));
+        assert!(code == Some(64) && why.contains("/no/such/program: no such"), "{code:?} {why}");
+        assert!(!out.exists());
+    }
 }
 
 #[test]
@@ -145,7 +195,7 @@ fn a_server_is_asked_for_a_chat_completion() {
     let reply = system.ask("Why is \"sky\" blue?", 7, limit).unwrap();
     assert_eq!((reply.text.as_str(), reply.prompt_tokens, reply.output_tokens), ("blue", 9, 1));
     let refused = system.ask("too much", 7, limit);
-    assert!(matches!(refused, Err(Failure::Refused(why)) if why.starts_with("400")));
+    assert!(matches!(refused, Err(Failure::Declined(why)) if why.starts_with("400")));
     let asked = server.join().unwrap();
     assert!(asked[1].starts_with("POST /v1/chat/completions HTTP/1.1\r\n"));
     assert!(asked[1].contains(r#""content":"Why is \"sky\" blue?""#), "{}", asked[1]);
