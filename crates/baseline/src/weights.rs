@@ -10,13 +10,13 @@ use dctms_exec::Constant;
 use dctms_ir::plan::Plan;
 use dctms_ir::{Residence, TensorId};
 use dctms_models::names;
-use dctms_system::arena::{Arena, ArenaPages};
+use dctms_system::arena::FilePages;
 
 use crate::memory::Block;
 
 /// Every constant of a plan.
 pub struct Weights {
-    mapped: Arena,
+    mapped: FilePages,
     places: Vec<Place>,
 }
 
@@ -39,9 +39,7 @@ impl Weights {
             let what = "weights are mapped from a compiled model: make one with dctms compile";
             return Err(EngineError::new(Class::Usage, what));
         };
-        let mapped = Arena::map(mapping.len_bytes, ArenaPages::Small)?;
-        mapped.withhold(mapping.len_bytes)?;
-        mapped.map_file(mapping.len_bytes, file, mapping.at)?;
+        let mapped = FilePages::map(mapping.len_bytes, file, mapping.at)?;
         let fault = |what: String| EngineError::new(Class::File, what);
         let mut places = Vec::with_capacity(plan.placements.len());
         for (tensor, placement) in plan.program.tensors.iter().zip(&plan.placements) {

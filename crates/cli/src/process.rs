@@ -5,7 +5,7 @@ use dctms_engine::model::{ModelFiles, Vocabulary};
 use dctms_engine::planning::{PlanSettings, Planned, compile_heap_bytes, image_heap_bytes, plan};
 use dctms_engine::session::session_options;
 use dctms_engine::{Class, EngineError, Model, Runner};
-use dctms_exec::CertifiedPlan;
+use dctms_exec::{CertifiedPlan, FilePart};
 use dctms_ir::plan::{Bounds, Envelope};
 use dctms_system::heap::Region;
 use dctms_system::machine::machine_memory;
@@ -259,21 +259,19 @@ pub fn load(
     if picture_bytes > 0 {
         HEAP.open_image_region(picture_bytes as usize)?;
     }
-    let mapping = files.mapping();
-    let mapped_bytes = mapping.map_or(0, |mapping| mapping.len_bytes);
-    if mapped_bytes > 0 {
-        runner.session().arena().withhold(mapped_bytes)?;
-    }
-    runner.prefault(mapped_bytes)?;
-    let unlocked = dctms_system::process::lock_all().err().map(|error| error.to_string());
-    if unlocked.is_some() {
-        // Without a lock at least nothing is read from storage for the first time later.
-        let _ = dctms_system::image::prefault_image();
-    }
-    // Only now, so that it is not locked.
-    if let (Some(mapping), Some(file)) = (mapping, files.compiled_file()) {
-        runner.session().arena().map_file(mapped_bytes, file, mapping.at)?;
-    }
+    let mapped = files.mapping().zip(files.compiled_file()).map(|(mapping, file)| FilePart {
+        file,
+        at: mapping.at,
+        len_bytes: mapping.len_bytes,
+    });
+    let mut unlocked = None;
+    runner.make_resident(mapped, || {
+        unlocked = dctms_system::process::lock_all().err().map(|error| error.to_string());
+        if unlocked.is_some() {
+            // Without a lock at least nothing is read from storage for the first time later.
+            let _ = dctms_system::image::prefault_image();
+        }
+    })?;
     let loader = Loader::new(&files, vocabulary.as_ref(), progress);
     runner.load(&loader)?;
     for file in files.handles() {

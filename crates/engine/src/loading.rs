@@ -40,10 +40,6 @@ impl LoadHost for Loader<'_> {
             .map_err(|error| error.to_string())
     }
 
-    fn mapped_bytes(&self) -> usize {
-        self.files.mapping().map_or(0, |mapping| mapping.len_bytes)
-    }
-
     fn constant(&self, arena_offset: usize, out: &mut [u8]) -> Result<Constant, String> {
         self.files.constant(arena_offset, out)
     }

@@ -9,7 +9,7 @@ mod overlap;
 mod steps;
 
 use dctms_exec::{
-    CertifiedPlan, ConstantBytes, HostTensor, LoadHost, Ran, RetiredSession, Session,
+    CertifiedPlan, ConstantBytes, FilePart, HostTensor, LoadHost, Ran, RetiredSession, Session,
     SessionOptions,
 };
 use dctms_ir::ids::{DimId, PhaseId, TensorId};
@@ -262,7 +262,7 @@ impl Runner {
         })
     }
 
-    /// The session, for its arena.
+    /// The session, for what it recorded.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
@@ -273,12 +273,17 @@ impl Runner {
         self.session.record(certified, records);
     }
 
-    /// Makes the arena resident from byte `from` on, every lane its share.
+    /// Makes the arena resident, every lane its share, does `lock`, and then puts pages of a file
+    /// in the place of the first bytes, so that those are not locked.
     ///
     /// # Errors
-    /// A lane that panicked.
-    pub fn prefault(&mut self, from: usize) -> Result<(), EngineError> {
-        Ok(self.session.prefault(from)?)
+    /// As [`Session::make_resident`].
+    pub fn make_resident(
+        &mut self,
+        mapped: Option<FilePart<'_>>,
+        lock: impl FnOnce(),
+    ) -> Result<(), EngineError> {
+        Ok(self.session.make_resident(mapped, lock)?)
     }
 
     /// Ends it; its caches stay for a runner of a larger plan.

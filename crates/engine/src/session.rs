@@ -97,7 +97,7 @@ pub fn load(model: &Model, planned: &Planned) -> Result<Runner, EngineError> {
     let window = model.config.windows.iter().copied().max().unwrap_or(0);
     let certified = CertifiedPlan::new(plan, certificate)?;
     let mut runner = Runner::start(certified, &options, (model.config.vocabulary, window))?;
-    runner.prefault(0)?;
+    runner.make_resident(None, || ())?;
     let files = model.files(plan)?;
     runner.load(&Loader::new(&files, model.vocabulary.as_ref(), None))?;
     runner.keep(files);

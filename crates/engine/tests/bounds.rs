@@ -88,6 +88,19 @@ fn phases_out_of_order_are_refused() {
     answer(&mut runner);
 }
 
+/// A lent constant outlives its session's borrow, so the session may not take its pages away.
+#[test]
+fn a_session_whose_constant_is_lent_does_not_retire() {
+    let model = model();
+    let runner = setup().start(&model);
+    let tables = runner.tokenizer_tables().expect("the tiny models have vocabularies");
+    let before = tables.bytes().to_vec();
+    refused(runner.retire().map(|_| ()), Class::System, &["lent"]);
+    assert!(before.iter().any(|byte| *byte != 0));
+    assert_eq!(tables.bytes(), before, "what is lent stays");
+    setup().start(&model).retire().expect("nothing is lent");
+}
+
 #[test]
 fn a_certificate_of_another_plan_starts_nothing() {
     let model = model();

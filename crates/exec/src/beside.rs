@@ -82,7 +82,7 @@ impl Session {
         let (memory, isa) = (self.memory, self.isa);
         let failure = Mutex::new(None);
         let dims = &self.dims_beside;
-        let context = Context { memory, isa, dims, host: None, failure: &failure };
+        let context = Context { memory, isa, dims, mapped_bytes: 0, host: None, failure: &failure };
         let interrupt = Interrupt::new(Some(stop));
         let prepared_event = self.prepared_event;
         let target = Event::target(self.prepared, 1);
@@ -243,7 +243,8 @@ impl Beside<'_> {
         let run = self.runs[phase.index()];
         let failure = Mutex::new(None);
         let (memory, isa) = (self.memory, self.isa);
-        let context = Context { memory, isa, dims: self.dims, host: None, failure: &failure };
+        let dims = &*self.dims;
+        let context = Context { memory, isa, dims, mapped_bytes: 0, host: None, failure: &failure };
         let trace = self.trace;
         let recorder = trace.map(|trace| trace.recorder(0, phase.index(), run));
         run_lane(self.lane, (state, run), &context, &Interrupt::new(None), recorder.as_ref());

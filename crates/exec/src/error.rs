@@ -17,6 +17,8 @@ pub enum ExecError {
         /// What it said.
         message: String,
     },
+    /// Pages of the arena were to change while somebody holds bytes of a constant.
+    Lent,
     /// A dim is out of its bounds.
     Dim {
         /// Its name.
@@ -59,6 +61,7 @@ impl fmt::Display for ExecError {
                 write!(f, "the plan is for instruction set {wanted}, which this processor lacks")
             }
             ExecError::System { message } => f.write_str(message),
+            ExecError::Lent => f.write_str("a constant is lent, so the arena keeps its pages"),
             ExecError::Dim { name, value, min, max } => {
                 write!(f, "{name} = {value} is outside the plan's bounds {min} to {max}")
             }

@@ -26,4 +26,6 @@ pub use beside::{Beside, LongRun, Preparing};
 pub use error::ExecError;
 pub use load::{Constant, LoadHost};
 pub use retired::RetiredSession;
-pub use session::{CertifiedPlan, ConstantBytes, HostTensor, Ran, Session, SessionOptions};
+pub use session::{
+    CertifiedPlan, ConstantBytes, FilePart, HostTensor, Ran, Session, SessionOptions,
+};

@@ -21,12 +21,6 @@ pub trait LoadHost: Sync {
     /// What is wrong with the vocabulary.
     fn build_tokenizer(&self, offset: u64, text: &[u8], tables: &mut [u8]) -> Result<(), String>;
 
-    /// The first bytes of the arena that are a file's and not to be written: constants there are
-    /// loaded already.
-    fn mapped_bytes(&self) -> usize {
-        0
-    }
-
     /// Fills a constant, or the rest of one, whose place begins at byte `arena_offset` as it would
     /// be after loading, where the host has it so.
     ///

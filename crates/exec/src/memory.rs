@@ -72,17 +72,25 @@ impl Memory {
         (pointer.cast(), place.len / size_of::<T>())
     }
 
-    fn shared<'a, T: Plain>(&self, place: Place) -> &'a [T] {
+    /// Elements to read.
+    ///
+    /// # Safety
+    /// As [`Memory::bytes`].
+    unsafe fn shared<'a, T: Plain>(&self, place: Place) -> &'a [T] {
         let (pointer, count) = self.pointer::<T>(place);
-        // SAFETY: in bounds, aligned and plain (checked above); not written by anyone during the
-        // task (C4), which the callers of the unsafe public methods answer for.
+        // SAFETY: in bounds, aligned and plain (checked above); nobody writes it while the slice
+        // lives (C4), by this function's contract.
         unsafe { std::slice::from_raw_parts(pointer, count) }
     }
 
-    fn exclusive<'a, T: Plain>(&self, place: Place) -> &'a mut [T] {
+    /// Elements to write.
+    ///
+    /// # Safety
+    /// As [`Memory::bytes_mut`].
+    unsafe fn exclusive<'a, T: Plain>(&self, place: Place) -> &'a mut [T] {
         let (pointer, count) = self.pointer::<T>(place);
-        // SAFETY: in bounds, aligned and plain (checked above); touched by nobody else during
-        // the task (C4), which the callers of the unsafe public methods answer for.
+        // SAFETY: in bounds, aligned and plain (checked above); nobody else touches it while the
+        // slice lives (C4), by this function's contract.
         unsafe { std::slice::from_raw_parts_mut(pointer, count) }
     }
 
@@ -100,7 +108,8 @@ impl Memory {
     /// # Safety
     /// Nobody writes the place while the slice lives (C4), and the lifetime is within the task.
     pub unsafe fn bytes<'a>(&self, place: Place) -> &'a [u8] {
-        self.shared(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.shared(place) }
     }
 
     /// Floats to read.
@@ -108,7 +117,8 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes`].
     pub unsafe fn floats<'a>(&self, place: Place) -> &'a [f32] {
-        self.shared(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.shared(place) }
     }
 
     /// Integers to read.
@@ -116,7 +126,8 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes`].
     pub unsafe fn integers<'a>(&self, place: Place) -> &'a [u32] {
-        self.shared(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.shared(place) }
     }
 
     /// Quantised blocks to read.
@@ -124,7 +135,8 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes`].
     pub unsafe fn blocks<'a>(&self, place: Place) -> &'a [ActBlock] {
-        self.shared(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.shared(place) }
     }
 
     /// Bytes to write.
@@ -133,7 +145,8 @@ impl Memory {
     /// Nobody else touches the place while the slice lives (C4), and the lifetime is within the
     /// task.
     pub unsafe fn bytes_mut<'a>(&self, place: Place) -> &'a mut [u8] {
-        self.exclusive(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.exclusive(place) }
     }
 
     /// Floats to write.
@@ -141,7 +154,8 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes_mut`].
     pub unsafe fn floats_mut<'a>(&self, place: Place) -> &'a mut [f32] {
-        self.exclusive(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.exclusive(place) }
     }
 
     /// Integers to write.
@@ -149,7 +163,8 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes_mut`].
     pub unsafe fn integers_mut<'a>(&self, place: Place) -> &'a mut [u32] {
-        self.exclusive(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.exclusive(place) }
     }
 
     /// 64-bit words to write.
@@ -157,7 +172,8 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes_mut`].
     pub unsafe fn words_mut<'a>(&self, place: Place) -> &'a mut [u64] {
-        self.exclusive(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.exclusive(place) }
     }
 
     /// Quantised blocks to write.
@@ -165,7 +181,8 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes_mut`].
     pub unsafe fn blocks_mut<'a>(&self, place: Place) -> &'a mut [ActBlock] {
-        self.exclusive(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.exclusive(place) }
     }
 
     /// Sampling candidates to write.
@@ -173,6 +190,7 @@ impl Memory {
     /// # Safety
     /// As [`Memory::bytes_mut`].
     pub unsafe fn candidates_mut<'a>(&self, place: Place) -> &'a mut [Candidate] {
-        self.exclusive(place)
+        // SAFETY: the caller keeps this function's contract, which is the same.
+        unsafe { self.exclusive(place) }
     }
 }

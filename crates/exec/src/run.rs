@@ -40,6 +40,9 @@ pub struct Context<'a> {
     pub isa: Isa,
     /// Current dims.
     pub dims: &'a [u64],
+    /// First bytes of the arena that are pages of a file, and not to be written: constants there
+    /// are loaded already.
+    pub mapped_bytes: usize,
     /// The host, while loading.
     pub host: Option<&'a dyn LoadHost>,
     /// First failure of loading.
@@ -89,7 +92,7 @@ fn execute_load(body: &Body, context: &Context<'_>) {
         | Body::LoadTokenizer { out, .. } => *out,
         other => unreachable!("{other:?} does not load"),
     };
-    let mapped = host.mapped_bytes().saturating_sub(out.offset).min(out.len);
+    let mapped = context.mapped_bytes.saturating_sub(out.offset).min(out.len);
     let rest = out.part(mapped, out.len - mapped);
     if rest.len == 0 {
         return host.loaded(out.len as u64);

@@ -3,6 +3,7 @@
 //! What a run checks is small: dims within their bounds, and the phase allowed after the last
 //! one. Everything else was proved before. From [`Session::start`] on nothing here allocates.
 
+use std::fs::File;
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 
@@ -12,6 +13,7 @@ use dctms_ir::plan::Plan;
 use dctms_ir::program::{Dim, Flow};
 use dctms_kernels::isa::Isa;
 use dctms_kernels::peak::{self, Streams};
+use dctms_system::SystemError;
 use dctms_system::arena::{Arena, ArenaPages};
 use dctms_system::lanes::{Lane, Lanes, LanesConfig};
 use dctms_verifier::Certificate;
@@ -62,6 +64,21 @@ pub struct SessionOptions {
     pub pages: ArenaPages,
 }
 
+/// Part of a file that has the first constants as they are to stand in the arena: its pages take
+/// the place of the arena's first bytes.
+///
+/// The file is to stay as it is: one that is shortened ends the process, one that is rewritten
+/// changes weights.
+#[derive(Clone, Copy, Debug)]
+pub struct FilePart<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// First byte, at a whole page.
+    pub at: u64,
+    /// Bytes, whole pages.
+    pub len_bytes: usize,
+}
+
 /// Where a host-visible tensor stands, and which phases have to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTensor {
@@ -83,7 +100,8 @@ impl ConstantBytes {
         // SAFETY: the mapping lives as long as `arena`, which this value holds.
         let memory = unsafe { Memory::new(self.arena.base(), self.arena.len_bytes()) };
         // SAFETY: a constant is written by the loading phase only (C4: nothing else may share its
-        // bytes, R3), which was over when this value was made and cannot run again.
+        // bytes, R3), which was over when this value was made and cannot run again; the host gets
+        // no place of a constant; and whoever changes pages needs the arena without this value.
         unsafe { memory.bytes(self.place) }
     }
 }
@@ -119,6 +137,8 @@ pub struct Session {
     unfinished: Option<PhaseId>,
     host_places: Vec<HostPlace>,
     states: Vec<StatePlace>,
+    /// First bytes of the arena that are pages of a file.
+    mapped_bytes: usize,
     pub(crate) trace: Option<Trace>,
 }
 
@@ -139,7 +159,7 @@ pub(crate) struct PhaseState {
 
 impl Session {
     /// Links a certified plan, maps the arena and starts the lanes. The arena's pages are not
-    /// resident yet: see [`Session::arena`].
+    /// resident yet: see [`Session::make_resident`].
     ///
     /// # Errors
     /// An operating system without room.
@@ -148,8 +168,6 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<Session, ExecError> {
         let plan = certified.plan();
-        let system =
-            |error: dctms_system::SystemError| ExecError::System { message: error.to_string() };
         let arena = Arena::map(plan.arena.bytes as usize, options.pages).map_err(system)?;
         let arena = Arc::new(arena);
         // SAFETY: the mapping is this long, writable and zero, and lives in the same struct.
@@ -181,6 +199,7 @@ impl Session {
             unfinished: None,
             host_places: host_places(plan),
             states: states(plan),
+            mapped_bytes: 0,
             trace: None,
         })
     }
@@ -200,16 +219,18 @@ impl Session {
     /// the state stays for a new session to take over.
     ///
     /// # Errors
-    /// An operating system that does not take the pages.
+    /// `Lent` while somebody holds a constant, an operating system that does not take the pages.
     pub fn retire(self) -> Result<RetiredSession, ExecError> {
-        let Session { arena, lanes, host_places, states, .. } = self;
+        let Session { mut arena, lanes, host_places, states, .. } = self;
         drop(lanes);
+        let own = unlent(&mut arena)?;
         let weights =
             |host: &&HostPlace| matches!(host.residence, Residence::Constant | Residence::Carried);
         for host in host_places.iter().filter(weights) {
-            arena
-                .discard(host.place.offset, host.place.len)
-                .map_err(|error| ExecError::System { message: error.to_string() })?;
+            let Place { offset, len } = host.place;
+            // SAFETY: nothing else holds the arena: no constant is lent, the lanes have ended and
+            // the session goes. Of what is left only the state is read, which keeps its bytes.
+            unsafe { own.discard(offset, len) }.map_err(system)?;
         }
         Ok(RetiredSession { arena, states })
     }
@@ -222,22 +243,38 @@ impl Session {
         unsafe { copy_states(old, &self.states, self.memory, positions) }
     }
 
-    /// The arena's mapping, to make it resident and lock it.
-    #[must_use]
-    pub fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
-    /// Makes the arena resident from byte `from` on, every lane its share.
+    /// Makes the arena resident, every lane its share, and then does `lock`. What is to be pages
+    /// of a file is neither made resident nor within reach of a lock: the pages come last.
     ///
     /// # Errors
-    /// A lane that panicked.
-    pub fn prefault(&mut self, from: usize) -> Result<(), ExecError> {
-        let Session { arena, lanes, .. } = self;
-        let populated = lanes.run(&|lane| {
+    /// A lane that panicked, `Lent` while somebody holds a constant, an operating system that does
+    /// not map the file. The session is of no use then: a read of its first bytes may fault.
+    pub fn make_resident(
+        &mut self,
+        mapped: Option<FilePart<'_>>,
+        lock: impl FnOnce(),
+    ) -> Result<(), ExecError> {
+        let own = unlent(&mut self.arena)?;
+        let from = mapped.map_or(0, |part| part.len_bytes);
+        if from > 0 {
+            // SAFETY: the session is borrowed mutably and no constant is lent, so nobody has a
+            // slice of the arena; prefaulting begins behind the range, and then it is mapped.
+            unsafe { own.withhold(from) }.map_err(system)?;
+        }
+        let arena = &*own;
+        let populated = self.lanes.run(&|lane| {
             arena.prefault_part(from, lane.index, lane.count());
         });
-        populated.map_err(|error| ExecError::System { message: error.to_string() })
+        populated.map_err(system)?;
+        lock();
+        if let Some(FilePart { file, at, len_bytes }) = mapped {
+            // SAFETY: as above; of the first `mapped_bytes` loading writes none (`execute_load`),
+            // the host has no place of a constant, and nothing else writes constants (R3). That
+            // the file stays as it is, `FilePart` asks of its owner.
+            unsafe { own.map_file(len_bytes, file, at) }.map_err(system)?;
+            self.mapped_bytes = len_bytes;
+        }
+        Ok(())
     }
 
     /// Runs the loading phase and drops its commands.
@@ -327,6 +364,7 @@ impl Session {
             memory: self.memory,
             isa: self.isa,
             dims: &self.dims,
+            mapped_bytes: self.mapped_bytes,
             host,
             failure: &failure,
         };
@@ -337,7 +375,7 @@ impl Session {
             run_lane(lane, (state, run), &context, &interrupt, recorder.as_ref());
         };
         let ran = self.lanes.run(&step);
-        ran.map_err(|error| ExecError::System { message: error.to_string() })?;
+        ran.map_err(system)?;
         match failure.into_inner() {
             Ok(None) => Ok(match interrupt.is_set() {
                 true => Ran::Interrupted,
@@ -367,7 +405,7 @@ impl Session {
                 black_box(peak::read_bytes(streams, unsafe { memory.bytes(place) }));
             }
         });
-        read.map_err(|error| ExecError::System { message: error.to_string() })?;
+        read.map_err(system)?;
         Ok((0..code.lanes.len()).flat_map(places).map(|place| place.len as u64).sum())
     }
 
@@ -387,11 +425,14 @@ impl Session {
     }
 
     /// Where a tensor stands that lives across phases, for the host to read or write between
-    /// runs. `None` for any other tensor.
+    /// runs. `None` for any other tensor, and for a constant, which the host only reads:
+    /// [`Session::constant`].
     #[must_use]
     pub fn host_tensor(&self, id: TensorId) -> Option<HostTensor> {
         let found = self.host_places.iter().find(|host| host.tensor == id);
-        found.map(|host| HostTensor { place: host.place, shares: host.shares })
+        found
+            .filter(|host| host.residence != Residence::Constant)
+            .map(|host| HostTensor { place: host.place, shares: host.shares })
     }
 
     /// A constant, once loaded. `None` before, and for any other tensor.
@@ -435,6 +476,18 @@ impl Session {
         // SAFETY: as in `bytes_mut`.
         unsafe { self.memory.integers_mut(tensor.place) }
     }
+}
+
+/// The arena, to change its pages.
+///
+/// # Errors
+/// `Lent` while somebody holds bytes of it.
+fn unlent(arena: &mut Arc<Arena>) -> Result<&mut Arena, ExecError> {
+    Arc::get_mut(arena).ok_or(ExecError::Lent)
+}
+
+fn system(error: SystemError) -> ExecError {
+    ExecError::System { message: error.to_string() }
 }
 
 pub(crate) fn check_dim(bounds: &Dim, value: u64) -> Result<(), ExecError> {

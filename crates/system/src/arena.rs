@@ -136,26 +136,35 @@ impl Arena {
     ///
     /// # Errors
     /// `Bound` unless these are whole pages inside, `Call` when the kernel refuses.
-    pub fn withhold(&self, len_bytes: usize) -> Result<(), SystemError> {
+    ///
+    /// # Safety
+    /// Nobody reads or writes the range, through this arena or through pointers into it, before
+    /// `map_file` has given it back.
+    pub unsafe fn withhold(&mut self, len_bytes: usize) -> Result<(), SystemError> {
         self.check_first(len_bytes)?;
-        // SAFETY: the range is inside this arena's own mapping, and whoever has pointers into it
-        // is told not to use them before `map_file`.
+        // SAFETY: the range is inside this arena's own mapping; by this function's contract nobody
+        // uses it.
         unsafe { sys::withhold(self.base, len_bytes) }
     }
 
     /// Puts pages of a file, from byte `at` on, in the place of the first `len_bytes`: to be read,
-    /// and never to be written, by whoever has pointers into them.
+    /// and never to be written.
     ///
     /// # Errors
     /// `Bound` unless these are whole pages inside, `Call` when the kernel refuses.
-    pub fn map_file(
-        &self,
+    ///
+    /// # Safety
+    /// No slice of the range is alive, and from now on nobody writes it. The file holds the range
+    /// and stays as it is: nobody shortens or rewrites it while the arena lives.
+    pub unsafe fn map_file(
+        &mut self,
         len_bytes: usize,
         file: &std::fs::File,
         at: u64,
     ) -> Result<(), SystemError> {
         self.check_first(len_bytes)?;
-        // SAFETY: the range is inside this arena's own mapping; what becomes of it is told above.
+        // SAFETY: the range is inside this arena's own mapping; the rest is this function's
+        // contract.
         unsafe { sys::map_file(self.base, len_bytes, file, at) }
     }
 
@@ -172,7 +181,11 @@ impl Arena {
     ///
     /// # Errors
     /// `Bound` for a range that is not inside, `Call` when the kernel refuses.
-    pub fn discard(&self, offset: usize, len_bytes: usize) -> Result<(), SystemError> {
+    ///
+    /// # Safety
+    /// No slice of the range is alive, and whoever reads it again, through this arena or through
+    /// pointers into it, takes any contents.
+    pub unsafe fn discard(&mut self, offset: usize, len_bytes: usize) -> Result<(), SystemError> {
         let page = sys::page_bytes();
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.len_bytes);
         let bound =
@@ -181,8 +194,8 @@ impl Arena {
         if start >= end {
             return Ok(());
         }
-        // SAFETY: the range is inside this arena's own mapping; whoever reads it again is told
-        // that it is zero.
+        // SAFETY: the range is inside this arena's own mapping; the rest is this function's
+        // contract.
         unsafe { sys::discard(self.base.add(start), end - start) }
     }
 
@@ -203,6 +216,34 @@ impl Drop for Arena {
         // obliged to outlive none of them beyond the arena.
         let unmapped = unsafe { sys::unmap(self.base.sub(self.guard_bytes), total) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Pages of a file, for reading only. They come from the page cache at first use, and the kernel
+/// may take them back.
+///
+/// As with every mapping, the file is to stay as it is: one that is shortened ends the process
+/// that reads beyond its new end, and one that is rewritten changes what was read.
+#[derive(Debug)]
+pub struct FilePages(Arena);
+
+impl FilePages {
+    /// Maps `len_bytes` of a file from byte `at` on.
+    ///
+    /// # Errors
+    /// `Bound` unless these are whole pages, `Call` when the kernel refuses.
+    pub fn map(len_bytes: usize, file: &std::fs::File, at: u64) -> Result<FilePages, SystemError> {
+        let mut arena = Arena::map(len_bytes, ArenaPages::Small)?;
+        // SAFETY: nobody has a pointer into an arena that was just made, and this type only reads
+        // it; that the file stays as it is, is asked of whoever owns the file.
+        unsafe { arena.map_file(len_bytes, file, at)? };
+        Ok(FilePages(arena))
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
     }
 }
 
