@@ -5,10 +5,13 @@
 //!
 //! Attention over a prompt is arithmetic, so its figure is a share of the core's own peak of
 //! fused multiply-adds, measured first; attention of one token at depth 2000 reads the caches of
-//! all layers, so its figure is bytes/s. Every answer's digest is compared with the expected one,
-//! which is the same for all instruction sets. The best of several runs counts.
+//! all layers, so its figure is bytes/s. The answers' digests are compared with the expected ones,
+//! which are the same for all instruction sets; the exit code is 1 if any differs. The best of
+//! several runs counts.
 
 use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dctms_kernels::attention::*;
@@ -18,15 +21,19 @@ use dctms_kernels::isa::Isa;
 use dctms_kernels::kv::*;
 use dctms_kernels::norm::{NormInput, head_norm, rms_norm, rms_norm_add, rms_norm_quantise};
 use dctms_kernels::packed::{PackedKind, PackedTiles};
+use dctms_kernels::peak::float_operations;
 use dctms_kernels::quantise::{ActBlock, quantise};
 use dctms_kernels::random::SplitMix64;
 use dctms_kernels::rope::{Rope, RopeStyle, rope, rope_table, rope_table_len};
 use dctms_kernels::sample::{
     Candidate, LogitsRow, RandomState, SampleParameters, argmax, log_softmax_of, sample,
 };
-use dctms_kernels::simd::{Kernel, Operand, Simd, dispatch};
+use dctms_kernels::simd::Operand;
 
-fn main() {
+/// Whether an answer was not the expected one.
+static WRONG: AtomicBool = AtomicBool::new(false);
+
+fn main() -> ExitCode {
     let mut isa = Isa::detect_best();
     let mut wanted = Vec::new();
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
@@ -55,6 +62,10 @@ fn main() {
     }
     if on("sample") {
         bench_sample(isa);
+    }
+    match WRONG.load(Ordering::Relaxed) {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
     }
 }
 
@@ -317,38 +328,20 @@ fn bench_sample(isa: Isa) {
 }
 
 fn report(digests: &[u32], expected: &[u32]) {
-    if digests == expected {
-        println!(" ok");
-    } else {
-        println!(" ANSWERS {digests:x?} ARE NOT {expected:x?}");
+    match digests == expected {
+        true => println!(" ok"),
+        false => {
+            WRONG.store(true, Ordering::Relaxed);
+            println!(" ANSWERS {digests:x?} ARE NOT {expected:x?}");
+        }
     }
 }
 
 /// Operations per second of one core that does nothing but fused multiply-adds.
 fn fma_peak(isa: Isa) -> f64 {
-    const ROUNDS: usize = 20_000;
-    struct Peak<'a>(&'a mut [f32; 16]);
-    impl Kernel for Peak<'_> {
-        type Output = ();
-        #[inline(always)]
-        fn run<S: Simd>(self, s: S) {
-            let factor = s.load(self.0);
-            // As many chains as hide the latency and fit the smaller register file.
-            let mut sums = [s.splat(0.0); 6];
-            for _ in 0..ROUNDS {
-                for sum in &mut sums {
-                    *sum = s.fma(*sum, factor, factor);
-                }
-            }
-            s.store(sums.into_iter().reduce(|a, b| s.add(a, b)).unwrap(), self.0);
-        }
-    }
-    let mut factor = [0.25; 16];
-    let time = best_time(|| {
-        factor.fill(0.25);
-        dispatch(isa, Peak(&mut factor));
-    });
-    (ROUNDS * 6 * 16 * 2) as f64 / time.as_secs_f64()
+    let mut operations = 0;
+    let time = best_time(|| operations = float_operations(isa, 20_000));
+    operations as f64 / time.as_secs_f64()
 }
 
 /// The best of as many runs as fit in a fraction of a second.

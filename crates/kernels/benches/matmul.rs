@@ -1,15 +1,18 @@
 //! How fast the matmul is, and whether its answers are still the same.
 //!
-//! `cargo bench -p dctms-kernels --bench matmul [-- KIND …] [--isa NAME]`
+//! `cargo bench -p dctms-kernels --bench matmul [-- KIND …] [--isa NAME] [--add]`
 //!
 //! Shapes are those of Qwen2.5-1.5B's feed-forward layer. One token reads weights from memory
 //! (the working set is larger than any cache), so bytes/s is the figure, beside the read
 //! bandwidth of a plain pass over as many bytes; 512 tokens compute, so operations/s is
-//! (a multiplication and an addition count as two). Every answer's digest is compared with the
-//! expected one, which is the same for all instruction sets and numbers of threads; the best of
-//! several runs counts, because other work on the machine only ever slows a run down.
+//! (a multiplication and an addition count as two). Products are stored, or with `--add` added to
+//! what is there. Either way both answers' digests are compared with the expected one (added to
+//! zeros is stored), which is the same for all instruction sets and numbers of threads, and the
+//! exit code is 1 if any differs. The best of several runs counts, because other work on the
+//! machine only ever slows a run down.
 
 use std::hint::black_box;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use dctms_kernels::half::f32_to_f16;
@@ -29,42 +32,43 @@ const GEMM_ROWS: [usize; 2] = [2240, 320];
 /// Bytes of weights that one token reads.
 const STREAM_BYTES: usize = 160 << 20;
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let mut isas: Vec<Isa> = vec![Isa::detect_best()];
+    let (mut isa, mut epilogue) = (Isa::detect_best(), Epilogue::Store);
     let mut wanted = Vec::new();
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--isa" => {
                 let name = arguments.next().expect("--isa NAME");
-                isas = vec![Isa::from_name(name).expect("an instruction set of this processor")];
+                isa = Isa::from_name(name).expect("an instruction set of this processor");
             }
+            "--add" => epilogue = Epilogue::AddTo,
             kind => wanted.push(kind.to_owned()),
         }
     }
-    for isa in isas {
-        println!(
-            "{}: read bandwidth, 1 thread {:.1} GB/s, 2 threads {:.1} GB/s",
-            isa.name(),
-            read_bandwidth(1),
-            read_bandwidth(2)
-        );
-        for kind in PackedKind::ALL {
-            if wanted.is_empty() || wanted.contains(&format!("{kind:?}")) {
-                bench_kind(isa, kind);
-            }
-        }
+    println!(
+        "{}: read bandwidth, 1 thread {:.1} GB/s, 2 threads {:.1} GB/s",
+        isa.name(),
+        read_bandwidth(1),
+        read_bandwidth(2)
+    );
+    let is_wanted = |kind: &PackedKind| wanted.is_empty() || wanted.contains(&format!("{kind:?}"));
+    let wrong = PackedKind::ALL.into_iter().filter(is_wanted);
+    match wrong.map(|kind| bench_kind(isa, kind, epilogue)).sum::<usize>() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
 }
 
-/// All measurements of one kind.
-fn bench_kind(isa: Isa, kind: PackedKind) {
+/// All measurements of one kind; gives how many answers were wrong.
+fn bench_kind(isa: Isa, kind: PackedKind, epilogue: Epilogue) -> usize {
     let row_bytes = kind.tile_bytes(HIDDEN).unwrap() / TILE_ROWS;
     let rows = STREAM_BYTES / row_bytes / 64 * 64;
     let weights = random_weights(kind, rows, HIDDEN);
     let bytes = weights.len() as f64;
+    let mut wrong = 0;
     print!("{kind:?}:");
     for (tokens, rows) in [(1, rows), (8, rows), (64, GEMM_ROWS[0]), (512, GEMM_ROWS[1])] {
         if isa == Isa::Scalar && tokens > 8 {
@@ -74,21 +78,27 @@ fn bench_kind(isa: Isa, kind: PackedKind) {
         let mut y = vec![0.0f32; rows * tokens];
         let operations = 2.0 * (rows * HIDDEN * tokens) as f64;
         for threads in [1, 2] {
-            let time = best_time(|| job.run(threads, &mut y));
+            let time = best_time(|| job.run(threads, epilogue, &mut y));
             let giga_per_second = |count: f64| count / time.as_secs_f64() / 1e9;
             match tokens {
                 1 => print!(" T1x{threads} {:.1} GB/s", giga_per_second(bytes)),
                 _ => print!(" T{tokens}x{threads} {:.0} GOP/s", giga_per_second(operations)),
             }
         }
-        let digest = digest(&y);
         let expected = expected(kind, tokens);
-        match expected == digest {
-            true => print!(" ok;"),
-            false => print!(" DIGEST {digest:#010x} IS NOT {expected:#010x};"),
+        for epilogue in [Epilogue::Store, Epilogue::AddTo] {
+            y.fill(0.0);
+            job.run(2, epilogue, &mut y);
+            let digest = digest(&y);
+            if digest != expected {
+                wrong += 1;
+                print!(" {epilogue:?}: DIGEST {digest:#010x} IS NOT {expected:#010x}");
+            }
         }
+        print!("{}", if wrong == 0 { " ok;" } else { ";" });
     }
     println!();
+    wrong
 }
 
 /// One multiplication, ready to run.
@@ -111,7 +121,7 @@ impl<'a> Job<'a> {
     }
 
     /// Runs it with the rows shared out over threads.
-    fn run(&self, threads: usize, y: &mut [f32]) {
+    fn run(&self, threads: usize, epilogue: Epilogue, y: &mut [f32]) {
         let tile_bytes = self.kind.tile_bytes(HIDDEN).unwrap();
         let tiles = (self.weights.len() / tile_bytes).div_ceil(threads);
         let y_shards = y.chunks_mut(tiles * TILE_ROWS * self.tokens);
@@ -119,7 +129,7 @@ impl<'a> Job<'a> {
             for (weights, y) in self.weights.chunks(tiles * tile_bytes).zip(y_shards) {
                 scope.spawn(move || {
                     let weights = PackedTiles::new(self.kind, HIDDEN, weights);
-                    let (tokens, epilogue) = (self.tokens, Epilogue::Store);
+                    let tokens = self.tokens;
                     match self.kind.quant_layout() {
                         Some(_) => matmul(self.isa, weights, &self.blocks, tokens, epilogue, y),
                         None => matmul_float(self.isa, weights, &self.x, tokens, epilogue, y),
