@@ -2,15 +2,17 @@
 """Our speed beside llama.cpp's, on the same file, alternating in one run.
 
 Shared machines drift by tens of percent within minutes, so that figures of two runs say little.
-Here each round runs ours, then llama-bench without and with flash attention; medians over the
-rounds are compared, against llama.cpp's better setting for each figure.
+Here each round runs ours, and llama-bench without and with flash attention, each round in another
+order; medians over the rounds are compared, against llama.cpp's better setting for each figure.
 
     bench/compare_llama.py --dctms target/release/dctms --llama-bench BIN MODEL [MODEL ...]
 
 Both sides measure the same: `pp` runs a prompt from an empty cache, `tg` decodes after `--depth`
 tokens. llama-bench feeds random tokens and chooses none; ours chooses each next token, and
 that time counts. The pressure on the processors stands beside every figure; above a few percent
-somebody else was running and the ratio is worth little.
+somebody else was running and the ratio is worth little. `of read` is ours alone: the bytes of
+weights that its steps read in a second, over the read bandwidth of a large buffer that it measured
+itself when it started.
 
 `--peer-lib DIR` is where the peer's shared libraries are, if not found anyway.
 """
@@ -61,7 +63,7 @@ def compare(arguments, model: Path) -> dict:
     sides = {"ours": [], "peer_off": [], "peer_on": []}
     for number in range(arguments.rounds):
         wait_until_quiet(arguments)
-        for name, measured in sides.items():
+        for name, measured in rotated(list(sides.items()), number):
             before = pressure_us()
             start = time.monotonic()
             if name == "ours":
@@ -79,6 +81,12 @@ def compare(arguments, model: Path) -> dict:
     return {"model": model.name, "samples": sides, **summary(sides)}
 
 
+def rotated(runs: list, number: int) -> list:
+    """The runs of a round, each round beginning with the next one."""
+    first = number % len(runs)
+    return runs[first:] + runs[:first]
+
+
 def ours(arguments, model: Path) -> dict:
     output = run([
         arguments.dctms, "bench", model, "--json",
@@ -93,6 +101,8 @@ def ours(arguments, model: Path) -> dict:
         "step_cv": report["step_ms"]["cv"],
         "weight_share_of_read": report["weight_share_of_read"],
         "read_bytes_per_s": report["read_bytes_per_s"],
+        "weight_share_of_buffer_read": report["weight_share_of_buffer_read"],
+        "buffer_read_bytes_per_s": report["buffer_read_bytes_per_s"],
         "integer_share_of_peak": report["integer_share_of_peak"],
         "integer_ops_per_s": report["integer_ops_per_s"],
         "peak_bytes": report["peak_bytes"],
@@ -159,16 +169,20 @@ def summary(sides: dict) -> dict:
 def table(results: list, arguments) -> str:
     pp = f"pp{arguments.prompt_tokens}"
     tg = f"tg{arguments.gen_tokens}@{arguments.depth}"
-    rows = [["model", "figure", "ours", "peer fa 0", "peer fa 1", "ratio", "rounds", "waited %"]]
+    rows = [["model", "figure", "ours", "peer fa 0", "peer fa 1", "ratio", "rounds", "of read",
+             "waited %"]]
     for result in results:
         median = result["median"]
         waited = "/".join(f"{side['waited_percent']:.0f}" for side in median.values())
+        shares = [sample["weight_share_of_buffer_read"] for sample in result["samples"]["ours"]]
+        share = "-" if None in shares else f"{statistics.median(shares):.2f}"
         for kind, label in (("pp", pp), ("tg", tg)):
             spread = result["ratio_by_round"][kind]
             rows.append([
                 result["model"], label,
                 *(f"{median[name][kind]:.2f}" for name in ("ours", "peer_off", "peer_on")),
-                f"{result['ratio'][kind]:.2f}", f"{min(spread):.2f}-{max(spread):.2f}", waited,
+                f"{result['ratio'][kind]:.2f}", f"{min(spread):.2f}-{max(spread):.2f}",
+                share if kind == "tg" else "-", waited,
             ])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()

@@ -7,8 +7,8 @@ the rounds, llama.cpp with the better of its two attention settings:
     depth      tokens/s after `--depth` tokens: ours over the peer's, and what is kept of depth 0,
                beside what the bytes of a step allow (weights over weights and keys and values)
     together   `--sequences` sequences in one step over one alone
-    disturbed  with one busy process more than there are processors: what is kept, and the 99th
-               percentile of a step over the median of the same run
+    disturbed  beside one process that never waits, so that with a lane on every processor one has
+               to share: what is kept, and the 99th percentile of a step over the run's median
     evenness   coefficient of variation of the time of a step; the peer's over repeated single tokens
 
     bench/compare_steps.py --dctms target/release/dctms --llama-bench BIN MODEL [MODEL ...]
@@ -23,7 +23,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compare_llama import FLASH, peer_environment, program, run
+from compare_llama import FLASH, peer_environment, program, rotated, run
 
 
 def main() -> int:
@@ -33,7 +33,8 @@ def main() -> int:
     parser.add_argument("--peer-lib", type=Path, help="prepended to LD_LIBRARY_PATH for the peer")
     parser.add_argument("--depth", type=int, default=2000)
     parser.add_argument("--sequences", type=int, default=8)
-    parser.add_argument("--gen-tokens", type=int, default=64)
+    parser.add_argument("--gen-tokens", type=int, default=320,
+                        help="steps of a run; a 99th percentile wants some hundreds")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write everything that was measured here")
@@ -43,7 +44,7 @@ def main() -> int:
     for model in arguments.models:
         rounds = []
         for number in range(arguments.rounds):
-            rounds.append(measure(arguments, model))
+            rounds.append(measure(arguments, model, number))
             print(f"{model.name} round {number + 1} of {arguments.rounds}", file=sys.stderr)
         results[model.name] = rounds
         report(arguments, model, rounds)
@@ -52,23 +53,34 @@ def main() -> int:
     return 0
 
 
-def measure(arguments, model: Path) -> dict:
-    """One round: every run once."""
-    figures = {
-        "alone": ours(arguments, model),
-        "deep": ours(arguments, model, "--depth", arguments.depth),
-        "together": ours(arguments, model, "--sequences", arguments.sequences),
+def measure(arguments, model: Path, number: int) -> dict:
+    """One round: every run once, each round beginning with another one."""
+    runs = {
+        "alone": lambda: ours(arguments, model),
+        "deep": lambda: ours(arguments, model, "--depth", arguments.depth),
+        "together": lambda: ours(arguments, model, "--sequences", arguments.sequences),
+        "disturbed": lambda: disturbed(arguments, model),
     }
     for flash in FLASH.values():
-        words = ["-p", 0, "-n", arguments.gen_tokens, "-d", arguments.depth, "-r", 1]
-        figures[f"peer_deep_{flash}"] = {"rate": peer(arguments, model, flash, words)[0]}
-        steps = peer(arguments, model, flash, ["-p", 0, "-n", 1, "-r", arguments.gen_tokens])
-        times = [1 / rate for rate in steps]
-        cv = statistics.pstdev(times) / statistics.fmean(times)
-        figures[f"peer_steps_{flash}"] = {"cv": cv}
+        runs[f"peer_deep_{flash}"] = lambda flash=flash: peer_deep(arguments, model, flash)
+        runs[f"peer_steps_{flash}"] = lambda flash=flash: peer_steps(arguments, model, flash)
+    return {name: runs[name]() for name in rotated(list(runs), number)}
+
+
+def disturbed(arguments, model: Path) -> dict:
     with busy_neighbour():
-        figures["disturbed"] = ours(arguments, model)
-    return figures
+        return ours(arguments, model)
+
+
+def peer_deep(arguments, model: Path, flash: str) -> dict:
+    words = ["-p", 0, "-n", arguments.gen_tokens, "-d", arguments.depth, "-r", 1]
+    return {"rate": peer(arguments, model, flash, words)[0]}
+
+
+def peer_steps(arguments, model: Path, flash: str) -> dict:
+    steps = peer(arguments, model, flash, ["-p", 0, "-n", 1, "-r", arguments.gen_tokens])
+    times = [1 / rate for rate in steps]
+    return {"cv": statistics.pstdev(times) / statistics.fmean(times)}
 
 
 def ours(arguments, model: Path, *options) -> dict:
@@ -79,6 +91,7 @@ def ours(arguments, model: Path, *options) -> dict:
         "rate": report["decode_tokens_per_s"],
         "step_ms": report["step_ms"],
         "weight_bytes": report["weight_bytes_per_step"],
+        "share_of_buffer_read": report["weight_share_of_buffer_read"] or float("nan"),
         "kv_bytes": report["kv_bytes_per_step"],
     }
 
@@ -117,7 +130,8 @@ def report(arguments, model: Path, rounds: list) -> None:
     disturbed = median("disturbed", "rate")
     tail = median("disturbed", "step_ms", "p99") / median("disturbed", "step_ms", "p50")
     cv = median("alone", "step_ms", "cv")
-    print(f"{model.name}")
+    print(f"{model.name}: {alone:.1f} tokens/s, weights at"
+          f" {median('alone', 'share_of_buffer_read'):.2f} of a buffer's read bandwidth")
     print(f"  depth {arguments.depth}: {deep:.1f} tokens/s, peer {peer_deep:.1f},"
           f" ratio {deep / peer_deep:.2f}; kept {deep / alone:.2f} of {alone:.1f},"
           f" bytes allow {weights / (weights + kv):.2f}")

@@ -43,6 +43,7 @@ fn the_report_has_its_fields_and_they_fit_together() {
         "/ttft_ms",
         "/step_ms/p50",
         "/weight_bytes_per_step",
+        "/weight_bytes_per_s",
         "/read_bytes_per_s",
         "/weight_share_of_read",
         "/kv_bytes_per_step",
@@ -51,6 +52,11 @@ fn the_report_has_its_fields_and_they_fit_together() {
         "/peak_bytes",
     ] {
         assert!(number(positive) > 0.0, "{positive}");
+    }
+    // Null on a machine without room for the buffer.
+    if let Some(stated) = report["weight_share_of_buffer_read"].as_f64() {
+        let share = number("/weight_bytes_per_s") / number("/buffer_read_bytes_per_s");
+        assert!((share - stated).abs() < 1e-3, "{share}: {report}");
     }
     assert!(number("/step_ms/p50") <= number("/step_ms/p99"));
     assert!(number("/step_ms/p99") <= number("/step_ms/max"));

@@ -171,7 +171,8 @@ impl Report<'_> {
         if let Some(peaks) = &self.peaks {
             write!(
                 out,
-                " (before: a buffer {:.2}, the last cache {:.2})",
+                " = {:.3} of a buffer's {:.2} GB/s, read before (the last cache {:.2})",
+                figures.weight_bytes_per_s / peaks.memory_bytes_per_s,
                 gigabytes(peaks.memory_bytes_per_s),
                 gigabytes(peaks.cache_bytes_per_s),
             )?;
@@ -307,16 +308,17 @@ impl Report<'_> {
         )?;
         match &self.peaks {
             None => out.write_str(
-                ",\"buffer_read_bytes_per_s\":null,\
+                ",\"buffer_read_bytes_per_s\":null,\"weight_share_of_buffer_read\":null,\
                  \"cache_bytes_per_s\":null,\"peak_integer_ops_per_s\":null,\
                  \"integer_share_of_peak\":null,\"peak_float_ops_per_s\":null",
             )?,
             Some(peaks) => write!(
                 out,
-                ",\"buffer_read_bytes_per_s\":{:.0},\
+                ",\"buffer_read_bytes_per_s\":{:.0},\"weight_share_of_buffer_read\":{:.4},\
                  \"cache_bytes_per_s\":{:.0},\"peak_integer_ops_per_s\":{:.0},\
                  \"integer_share_of_peak\":{:.4},\"peak_float_ops_per_s\":{:.0}",
                 peaks.memory_bytes_per_s,
+                figures.weight_bytes_per_s / peaks.memory_bytes_per_s,
                 peaks.cache_bytes_per_s,
                 peaks.integer_ops_per_s,
                 figures.integer_ops_per_s / peaks.integer_ops_per_s,
