@@ -110,13 +110,20 @@ impl Kernel for Best<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Candidate {
-        let mut largest = s.splat(f32::NEG_INFINITY);
-        let (tiles, mut cursor, mut copy) = self.0.tiles();
-        for (i, (tile, tokens)) in tiles {
-            let tile = cursor.adjust(i, tile, &mut copy);
-            let mask = s.mask_from_bits(tokens);
-            largest = s.max(s.select(mask, s.load(tile), largest), largest);
+        // Several chains of comparisons, since each has to wait for its last one. Which of equal
+        // zeros is kept does not matter: the second pass looks for what is not below it.
+        let none = s.splat(f32::NEG_INFINITY);
+        let mut largest = [none; 4];
+        let (mut tiles, mut cursor, mut copy) = self.0.tiles();
+        'row: loop {
+            for largest in &mut largest {
+                let Some((i, (tile, tokens))) = tiles.next() else { break 'row };
+                let tile = cursor.adjust(i, tile, &mut copy);
+                let mask = s.mask_from_bits(tokens);
+                *largest = s.max(s.select(mask, s.load(tile), none), *largest);
+            }
         }
+        let largest = largest.into_iter().fold(none, |a, b| s.max(a, b));
         let max = s.reduce_max(largest);
         if max == f32::NEG_INFINITY {
             return Candidate { logit: max, id: 0 };
