@@ -4,7 +4,7 @@
 //! outermost, counting only segments that the token sees, so that `0..items` has no holes. Item
 //! i writes record i of the partials: for each query head of the group one tile `{m, l, 0 …}`
 //! and the weighted sum, `[group][1 + head_dim/16][16]`. Any contiguous split of the items is
-//! correct; [`attention_decode_split`] evens out the positions.
+//! correct.
 
 use super::block::{self, Ahead, Cache, Merge, Partial, Running, Workspace, rows_max};
 use super::{Attention, Tokens, check};
@@ -42,39 +42,6 @@ pub const fn attention_decode_items_max(
         Some(_) | None => from_start,
     };
     kv_heads * tokens * segments
-}
-
-/// The items of shard `shard` of `shards`: contiguous, and nearly equal in positions.
-pub fn attention_decode_split(
-    shape: &Attention,
-    tokens: Tokens<'_>,
-    shard: usize,
-    shards: usize,
-) -> Range<usize> {
-    assert!(shard < shards, "shard {shard} of {shards}");
-    let positions = |token| tokens.visible(token).len();
-    let total = shape.kv.heads * (0..tokens.len()).map(positions).sum::<usize>();
-    // The first item that starts at or after a share of the positions.
-    let boundary = |share: usize| {
-        let mut target = total * share / shards;
-        let mut item = 0;
-        for token in 0..tokens.len() {
-            let (visible, segments) = (tokens.visible(token), token_segments(tokens, token));
-            if target >= shape.kv.heads * visible.len() {
-                target -= shape.kv.heads * visible.len();
-                item += shape.kv.heads * segments.len();
-                continue;
-            }
-            item += target / visible.len() * segments.len();
-            let within = target % visible.len();
-            let starts_before = |&segment: &usize| {
-                (segment * SEGMENT_POSITIONS).saturating_sub(visible.start) < within
-            };
-            return item + segments.take_while(starts_before).count();
-        }
-        item
-    };
-    boundary(shard)..boundary(shard + 1)
 }
 
 fn token_segments(tokens: Tokens<'_>, token: usize) -> Range<usize> {

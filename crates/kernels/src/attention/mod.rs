@@ -29,7 +29,7 @@ mod tests;
 
 pub use decode::{
     attention_decode_items, attention_decode_items_max, attention_decode_merge,
-    attention_decode_partial, attention_decode_split, attention_partial_len,
+    attention_decode_partial, attention_partial_len,
 };
 
 pub use full::{
