@@ -92,6 +92,10 @@ fn a_report_is_compared_with_an_earlier_one_of_the_same_work_only() {
     assert!(compared["now_by_earlier"]["decode"].as_f64().is_some_and(|ratio| ratio > 0.0));
     let table = bench(&[&SMALL[..], &["--compare", old]].concat());
     assert!(String::from_utf8_lossy(&table.stdout).contains("now / earlier"));
+    assert!(!String::from_utf8_lossy(&table.stderr).contains("--compare"), "{table:?}");
+    let chunked = bench(&[&SMALL[..], &["--prefill-chunk", "7", "--compare", old]].concat());
+    let said = String::from_utf8_lossy(&chunked.stderr).into_owned();
+    assert!(said.contains("prefill_chunk is 7 and was") && !said.contains("lanes is"), "{said}");
     let other = bench(&[&SMALL[..], &["--depth", "9", "--compare", old]].concat());
     assert_eq!(other.status.code(), Some(64), "{other:?}");
     let _ = std::fs::remove_file(&path);

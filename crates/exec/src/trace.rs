@@ -104,7 +104,7 @@ impl Trace {
         let names = plan.program.phases.iter().flat_map(|phase| &phase.ops);
         let names: usize = names.map(|op| op.name.len() + size_of::<String>() + BLOCK_BYTES).sum();
         let tasks = plan.schedules.iter().flat_map(|schedule| &schedule.lanes);
-        let tasks: usize = tasks.map(|tasks| size_of_val(&tasks[..]).min(12 * tasks.len())).sum();
+        let tasks: usize = tasks.map(|tasks| tasks.len() * size_of::<[u32; 3]>()).sum();
         let lanes = plan.machine.lanes as usize;
         let blocks = (plan.schedules.len() + 2) * (lanes + 4) * (BLOCK_BYTES + 64);
         (names + tasks + blocks + lanes * (records * size_of::<[u64; 3]>() + 256)) as u64

@@ -165,10 +165,6 @@ fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
         let path = &model_path(args.model.as_deref())?;
         let model = weighted(Model::open(path)?, path, &args.plan)?;
         stage.limit_for(&model, lanes_of(&args.plan)?, 0)?;
-        let earlier = match &args.compare {
-            Some(path) => Some(Earlier::read(path, args, model.checkpoint.file_name(0))?),
-            None => None,
-        };
         let bench = args.bench_settings();
         let mut plan_args = args.plan.clone();
         let longest = args.prompt_tokens.max(args.depth);
@@ -183,8 +179,13 @@ fn prepare(args: &BenchArgs) -> Result<Ready, Failure> {
         let machine = &planned.plan.machine;
         let isa = Isa::from_name(&machine.isa).map_or("unknown", Isa::name);
         let lanes = machine.lanes;
+        let name = model.checkpoint.file_name(0);
+        let earlier = match &args.compare {
+            Some(path) => Some(Earlier::read(path, args, name, (isa, lanes))?),
+            None => None,
+        };
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
-        let name = stage.lasting(|| model.checkpoint.file_name(0).to_string());
+        let name = stage.lasting(|| name.to_string());
         (started, name, work, predicted, earlier, isa, lanes)
     };
     stage.close()?;

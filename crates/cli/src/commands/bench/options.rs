@@ -8,6 +8,7 @@ use lexopt::prelude::*;
 use serde_json::Value;
 
 use crate::args::{PlanArgs, UsageError, count, unknown, within};
+use crate::commands::stream::note;
 
 /// Longest prompt, context or generation, tokens.
 const TOKENS_MAX: u64 = 1 << 24;
@@ -141,11 +142,17 @@ pub struct Earlier {
 }
 
 impl Earlier {
-    /// Reads a report that `--json` wrote.
+    /// Reads a report that `--json` wrote, and notes what ran in another way then: that may be
+    /// what is to be compared, so it is said and not refused.
     ///
     /// # Errors
     /// Class `Usage` for a file that is none, or of other work.
-    pub fn read(path: &Path, args: &BenchArgs, model: &str) -> Result<Earlier, EngineError> {
+    pub fn read(
+        path: &Path,
+        args: &BenchArgs,
+        model: &str,
+        (isa, lanes): (&str, u32),
+    ) -> Result<Earlier, EngineError> {
         let bad = |what: String| {
             EngineError::new(Class::Usage, format!("--compare {}: {what}", path.display()))
         };
@@ -168,6 +175,17 @@ impl Earlier {
         }
         if old.get("model").and_then(Value::as_str) != Some(model) {
             return Err(bad(format!("not a benchmark of {model}")));
+        }
+        for (key, now) in [
+            ("isa", Value::from(isa)),
+            ("lanes", Value::from(lanes)),
+            ("kv_type", Value::from(args.plan.kv_type.name())),
+            ("prefill_chunk", Value::from(args.plan.prefill_chunk)),
+        ] {
+            let before = old.get(key).unwrap_or(&Value::Null);
+            if *before != now {
+                note(format_args!("dctms: --compare: {key} is {now} and was {before}\n"));
+            }
         }
         let number = |pointer: &str| {
             let value = old.pointer(pointer).and_then(Value::as_f64);

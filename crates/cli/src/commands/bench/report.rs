@@ -381,10 +381,10 @@ fn spread(values: &mut [f64]) -> Spread {
     Spread { median, min: values[0], max: values[last] }
 }
 
-/// The nearest rank of a sorted list.
+/// The nearest rank of a sorted list: the least value that a share of all is at or below.
 fn percentile(sorted: &[u32], share: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    f64::from(sorted.get((last as f64 * share).round() as usize).copied().unwrap_or(0))
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    f64::from(sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0))
 }
 
 /// Standard deviation by mean.
@@ -409,6 +409,9 @@ mod tests {
         let steps: Vec<u32> = (0..=100).collect();
         assert_eq!(percentile(&steps, 0.5), 50.0);
         assert_eq!(percentile(&steps, 0.99), 99.0);
+        assert_eq!(percentile(&steps, 1.0), 100.0);
+        assert_eq!(percentile(&[1, 2, 3, 4], 0.5), 2.0);
+        assert_eq!(percentile(&[7], 0.99), 7.0);
         assert_eq!(percentile(&[], 0.5), 0.0);
         assert_eq!(deviation_by_mean(&[3, 3, 3]), 0.0);
         assert_eq!(deviation_by_mean(&[1, 3]), 0.5);
