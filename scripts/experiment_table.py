@@ -12,8 +12,9 @@ A table stands between `<!-- table: WORDS -->` and `<!-- end -->`; WORDS name wh
     runs                      each committed run: what it covers, and the command that repeats it
     main NAME                 every system under every condition
     contrasts NAME            differences, with intervals
-    quiet NAME PERCENT        condition none without the rounds in which other work ran: those in
-                              which something waited for a processor for more than so much time
+    quiet NAME CONDITION PERCENT
+                              without the rounds in which other work ran: those in which
+                              something waited for a processor for more than so much time
     prompts NAME CONDITION    the paper's Appendix C: by prompt
     paper1                    its Table 1 beside what `dctms plan` says
     paper2 NAME…              the paper's Table 2 (1.5B) with runs of ours below it
@@ -250,14 +251,14 @@ def difference(ours: list[list[float]], theirs: list[list[float]]) -> tuple[dict
 
 
 def quiet(words: list[str]) -> str:
-    name, limit = words[0], float(words[1])
+    name, condition, limit = words[0], words[1], float(words[2])
     head = ("system | rounds | calls | mean ms | CV within prompts | mean against dynamic, %"
             " | CV against dynamic, %")
     path = RESULTS / name / "calls.csv"
     if not path.exists():
         return table(head, [missing(name, 7)])
     with open(path, newline="") as file:
-        calls = [call for call in csv.DictReader(file) if call["condition"] == "none"]
+        calls = [call for call in csv.DictReader(file) if call["condition"] == condition]
     waited: dict[int, list[float]] = {}
     for call in calls:
         waited.setdefault(int(call["round"]), []).append(float(call["pressure_percent"] or 0))

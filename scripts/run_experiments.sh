@@ -110,7 +110,7 @@ for name in "$@"; do
     qwen-1.5b)
         shape "$qwen_15b" qwen2.5-1.5b
         run qwen-1.5b "$qwen_15b" --conditions "$all" --max-output 32 --rounds 50 \
-            --pressure-rounds 5 --cell-limit 1500 "${short[@]}"
+            --pressure-rounds 5 --cell-limit 120 "${short[@]}"
         ;;
     qwen-7b)
         shape "$qwen_7b" qwen2.5-7b
@@ -120,7 +120,7 @@ for name in "$@"; do
     peers)
         peers "$smollm2" peers
         run peers "$smollm2" --conditions none --max-output 256 --rounds 10 \
-            --cell-limit 600 ${peers[@]+"${peers[@]}"}
+            --cell-limit 300 ${peers[@]+"${peers[@]}"}
         ;;
     qwen-1.5b-peers)
         shape "$qwen_15b" qwen2.5-1.5b
