@@ -16,9 +16,9 @@
 #     qwen-1.5b-peers   the same systems at the 1.5B shape, M = 32, 5 × 3 calls   (15 min)
 #
 # Times are those of a quiet machine with two processors of a server. Quantised products of mlx-lm
-# are plain loops on processors, so it is given ten minutes (at the 1.5B shape, five), and is cut
-# off then. Groups need root. ROUNDS=N makes every experiment N rounds long, DEADLINE=S stops each
-# after S seconds.
+# are plain loops on processors, so it is given five minutes of calls (at the 1.5B shape 200 s), and
+# is cut off then, as a system is that thrashes. Groups need root. ROUNDS=N makes every experiment N
+# rounds long, DEADLINE=S stops each after S seconds.
 #
 # SMOLLM2, GEMMA: paths of the real models (make models). QWEN_15B, QWEN_7B: files, written by
 # dctms synth where they are not there. LLAMA_SERVER: llama.cpp's server, MLX_PYTHON: a Python
@@ -126,7 +126,7 @@ for name in "$@"; do
         shape "$qwen_15b" qwen2.5-1.5b
         peers "$qwen_15b" qwen-1.5b-peers
         run qwen-1.5b-peers "$qwen_15b" --conditions none --max-output 32 --rounds 3 \
-            --cell-limit 300 "${short[@]}" ${peers[@]+"${peers[@]}"}
+            --cell-limit 200 "${short[@]}" ${peers[@]+"${peers[@]}"}
         ;;
     *) list ;;
     esac
