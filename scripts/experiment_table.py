@@ -227,7 +227,7 @@ def percentile(ordered: list[float], share: float) -> float:
 def difference(ours: list[list[float]], theirs: list[list[float]]) -> tuple[dict, dict]:
     """Mean latency and CV within prompts of one system against another, as the report has them."""
     rounds, random = len(ours[0]), split_mix(20_261_130)
-    resamples = 2000 if rounds >= 8 else 0
+    resamples = 2000 if rounds >= 5 else 0
 
     def ratios(drawn: list[int]) -> tuple[float, float]:
         a = [[group[it] for it in drawn] for group in ours]

@@ -347,9 +347,9 @@ fn main_table(out: &mut String, rows: &[Row]) {
 
 /// What the columns of differences mean.
 const DIFFERENCES: &str = "In percent, with the interval of 95 of 100 resamples of whole rounds. \
-                           Fewer than eight rounds have no interval. Below zero is faster, or \
-                           steadier. Rounds whose calls are of two runs of the program are left \
-                           out.";
+                           Those of five or a few more rounds are narrower than they should be; \
+                           fewer have none. Below zero is faster, or steadier. Rounds whose \
+                           calls are of two runs of the program are left out.";
 
 fn contrast_table(out: &mut String, contrasts: &[Contrast]) {
     if contrasts.is_empty() {

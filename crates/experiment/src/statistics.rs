@@ -116,9 +116,9 @@ pub struct Difference {
     pub cv: Interval,
 }
 
-/// Fewest rounds that have an interval: resamples of fewer are too often the same few rounds, and
-/// cover less than is said of them.
-pub const ROUNDS_MIN: usize = 8;
+/// Fewest rounds that have an interval. Resamples of few rounds are too often the same ones, so that
+/// intervals of five cover less than they say; of fewer there is nothing to draw from.
+pub const ROUNDS_MIN: usize = 5;
 /// Resamples of a bootstrap.
 pub const RESAMPLES: usize = 2000;
 
@@ -246,9 +246,9 @@ mod tests {
             let pair = Pair { ours: few(1.0, rounds), theirs: few(1.1, rounds) };
             pair.difference(1).unwrap()
         };
-        assert!(of(6).mean.value.is_some() && of(6).mean.range.is_none());
-        assert!(of(6).cv.value.is_some() && of(6).cv.range.is_none());
-        assert!(of(9).mean.range.is_some() && of(9).cv.range.is_some());
+        assert!(of(3).mean.value.is_some() && of(3).mean.range.is_none());
+        assert!(of(3).cv.value.is_some() && of(3).cv.range.is_none());
+        assert!(of(6).mean.range.is_some() && of(6).cv.range.is_some());
         let flat = || vec![vec![1.0; 9]];
         let flat = Pair { ours: flat(), theirs: flat() }.difference(1).unwrap();
         assert_eq!(flat.cv, Interval::default(), "a spread over no spread is none");
