@@ -17,7 +17,7 @@
 #
 # Times are those of a quiet machine with two processors of a server. Quantised products of mlx-lm
 # are plain loops on processors, so it is given five minutes of calls (at the 1.5B shape 200 s), and
-# is cut off then, as a system is that thrashes. Groups need root. ROUNDS=N makes every experiment N
+# is cut off then; a system that thrashes is after ten minutes. Groups need root. ROUNDS=N makes every experiment N
 # rounds long, DEADLINE=S stops each after S seconds.
 #
 # SMOLLM2, GEMMA: paths of the real models (make models). QWEN_15B, QWEN_7B: files, written by
@@ -110,7 +110,7 @@ for name in "$@"; do
     qwen-1.5b)
         shape "$qwen_15b" qwen2.5-1.5b
         run qwen-1.5b "$qwen_15b" --conditions "$all" --max-output 32 --rounds 50 \
-            --pressure-rounds 5 --cell-limit 120 "${short[@]}"
+            --pressure-rounds 5 --cell-limit 600 "${short[@]}"
         ;;
     qwen-7b)
         shape "$qwen_7b" qwen2.5-7b
