@@ -17,8 +17,8 @@
 #
 # Times are those of a quiet machine with two processors of a server. Quantised products of mlx-lm
 # are plain loops on processors, so it is given five minutes of calls (at the 1.5B shape 200 s), and
-# is cut off then; a system that thrashes is after ten minutes. Groups need root. ROUNDS=N makes every experiment N
-# rounds long, DEADLINE=S stops each after S seconds.
+# is cut off then; a system that thrashes is after ten. Groups need root. ROUNDS=N makes every
+# experiment N rounds long, DEADLINE=S stops each after S seconds.
 #
 # SMOLLM2, GEMMA: paths of the real models (make models). QWEN_15B, QWEN_7B: files, written by
 # dctms synth where they are not there. LLAMA_SERVER: llama.cpp's server, MLX_PYTHON: a Python
