@@ -39,6 +39,9 @@ RESULTS = ROOT / "results"
 PRODUCT, DYNAMIC, PROTOTYPE = "dctms", "dynamic", "prototype"
 
 
+LIMITS = ("call limit, s", "cell limit, s")
+
+
 def load(name: str) -> dict | None:
     """The summary of a run; None where it is not there."""
     path = Path(name) if name.endswith(".json") else RESULTS / name / "summary.json"
@@ -81,9 +84,12 @@ def runs(_: list[str]) -> str:
         systems = list(dict.fromkeys(row["system"] for row in summary["rows"]))
         state = "" if summary["complete"] else "; not complete"
         name = path.parent.name
+        # Limits may change between the runs of a folder; the command has the last.
+        limits = "; ".join(f"{what}: {value}" for what, value in summary["settings"].items()
+                           if what in LIMITS and ", then " in value)
         rows.append([f"[`{name}`](../results/{name}/report.html)", summary["model"],
                      ", ".join(systems), f"{calls:,} under {len(done)} condition(s){state}",
-                     f"`{summary['command']}`"])
+                     f"`{summary['command']}`" + (f" ({limits})" if limits else "")])
     return table("run | model | systems | calls | command", rows)
 
 
@@ -100,7 +106,9 @@ def main_table(names: list[str]) -> str:
         if not it["calls"]:
             rows.append([row["condition"], row["system"], row["status"]] + [""] * 13)
             continue
-        missed = str(row["missed_envelopes"]) if row["system"] == PRODUCT else "–"
+        # None where there is no bound, or it is not known: that is not none missed.
+        missed = row["missed_envelopes"]
+        missed = "–" if missed is None or row["system"] != PRODUCT else str(missed)
         status = "" if row["status"] == "done" else f" ({row['status']})"
         waited = row["pressure_percent"]
         rows.append([
@@ -348,11 +356,12 @@ def hypothesis(names: list[str]) -> str:
 def envelope(_: list[str]) -> str:
     with open(RESULTS / "envelope" / "envelope.csv", newline="") as file:
         lines = list(csv.DictReader(file))
-    by_model: dict[tuple[str, str], list[dict]] = {}
+    by_model: dict[tuple[str, ...], list[dict]] = {}
     for line in lines:
-        by_model.setdefault((line["model"], line["model_bytes"]), []).append(line)
+        key = line["model"], line["model_bytes"], line.get("model_hash") or ""
+        by_model.setdefault(key, []).append(line)
     rows = []
-    for (model, _), own in [*by_model.items(), (("all", ""), lines)]:
+    for (model, *_), own in [*by_model.items(), (("all",), lines)]:
         ratios = [int(it["measured_bytes"]) / int(it["predicted_bytes"]) for it in own]
         over = sum(ratio > 1 for ratio in ratios)
         sizes = [int(it["predicted_bytes"]) for it in own]
@@ -397,8 +406,12 @@ def broken_claims() -> list[str]:
             broken.append(f"{path.parent.name}: systems with our kernels gave different texts")
         for row in summary["rows"]:
             bad = {name: row[name] for name in ("missed_envelopes", "major_faults") if row[name]}
-            if row["system"] == PRODUCT and bad:
+            if row["system"] != PRODUCT:
+                continue
+            if bad:
                 broken.append(f"{path.parent.name} {row['condition']}: {bad}")
+            if row["latency"]["calls"] and row["missed_envelopes"] is None:
+                broken.append(f"{path.parent.name} {row['condition']}: M_max is not known")
     with open(RESULTS / "envelope" / "envelope.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     if any(int(it["measured_bytes"]) > int(it["predicted_bytes"]) for it in lines):

@@ -90,6 +90,8 @@ pub enum Failure {
     Refused(String),
     /// The system answered that it does not take this request; it may take another.
     Declined(String),
+    /// It is not the system that it was.
+    Changed(String),
     /// The experiment was asked to stop.
     Stopped,
 }
@@ -99,7 +101,9 @@ impl std::fmt::Display for Failure {
         match self {
             Failure::TimedOut => f.write_str("no answer in time"),
             Failure::Ended { how, said } => write!(f, "{how}: {said}"),
-            Failure::Refused(what) | Failure::Declined(what) => f.write_str(what),
+            Failure::Refused(what) | Failure::Declined(what) | Failure::Changed(what) => {
+                f.write_str(what)
+            }
             Failure::Stopped => f.write_str("stopped"),
         }
     }
@@ -459,6 +463,9 @@ fn http(
                 ) => {}
             Err(error) => return Err(refused(error)),
         }
+        if is_whole(&answer) {
+            break;
+        }
         if answer.len() > BODY_BYTES_MAX {
             return Err(Failure::Refused("an answer without end".to_string()));
         }
@@ -469,6 +476,20 @@ fn http(
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(bad)?;
     let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     Ok((status, if is_chunked { unchunked(body) } else { body.to_string() }))
+}
+
+/// Whether an answer is there to the end that its head states: a server may leave its connection
+/// open after it, and what that takes is no time of the answer's.
+fn is_whole(answer: &[u8]) -> bool {
+    let Some(end) = answer.windows(4).position(|it| it == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let body = &answer[end + 4..];
+    if head.contains("transfer-encoding: chunked") {
+        return body == b"0\r\n\r\n" || body.ends_with(b"\r\n0\r\n\r\n");
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let length = length.and_then(|length| length.trim().parse::<usize>().ok());
+    length.is_some_and(|length| body.len() >= length)
 }
 
 /// A body that came in pieces.
@@ -509,6 +530,19 @@ mod tests {
         }
         assert!(help_of(Path::new("cat")).contains("cat"));
         assert_eq!(help_of(Path::new("/no/such/program")), "");
+    }
+
+    #[test]
+    fn an_answer_ends_where_its_head_says() {
+        let whole = [
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        ];
+        for text in whole {
+            assert!(is_whole(text.as_bytes()), "{text}");
+            assert!((0..text.len()).all(|end| !is_whole(&text.as_bytes()[..end])), "{text}");
+        }
+        assert!(!is_whole(b"HTTP/1.1 200 OK\r\n\r\nuntil the connection's end"));
     }
 
     #[test]

@@ -136,7 +136,9 @@ fn copy(what: &Compilation, to: &Path, start: Instant) -> Result<(), Fault> {
     loop {
         in_time(what, start)?;
         match input.read(&mut piece).map_err(fault)? {
-            0 => return Ok(()),
+            // Pages that are not written yet cannot be dropped from the cache, and would be charged
+            // to this program instead of the system that reads them.
+            0 => return output.sync_all().map_err(fault),
             count => output.write_all(&piece[..count]).map_err(fault)?,
         }
     }

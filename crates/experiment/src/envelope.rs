@@ -4,8 +4,9 @@
 //! The prediction is the M_max of a `dctms plan` before the run; the measurement is the process's
 //! `VmHWM` when it has answered, which covers loading. What is run is short and of one sequence: an
 //! arena is resident as a whole from the start. A row is on disk when it is measured, so a run can
-//! be stopped and goes on. Rows that another build of `dctms` measured are measured again; those of
-//! models that are not asked for stay in the file, and are no part of the verdict.
+//! be stopped and goes on. Rows that another build of `dctms` measured, or nobody knows which, are
+//! measured again; those of models that are not asked for stay in the file, and are no part of the
+//! verdict. A file whose lines are not understood is refused, not written anew.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,8 +19,8 @@ use dctms_system::child::{bind_to_parent, kill_group};
 use dctms_system::interrupt::stop_requested;
 use serde_json::Value;
 
+use crate::identity::{ModelIdentity, build_of};
 use crate::outcome::{Class, Fault};
-
 use crate::plot::charts::{Guide, points};
 use crate::plot::{png, svg};
 use crate::progress::Progress;
@@ -69,33 +70,12 @@ pub const COMBINATIONS: [Combination; 12] = [
     of((4096, 512), 2, 256, "f16", 1),
 ];
 
-/// What tells a model's file from another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelIdentity {
-    /// Its name.
-    pub name: String,
-    /// Its length.
-    pub bytes: u64,
-}
-
-impl ModelIdentity {
-    fn of(model: &Path) -> ModelIdentity {
-        let name = model.file_name().unwrap_or_default().to_string_lossy();
-        ModelIdentity {
-            // A name of two lines would be two lines of the file.
-            name: name.replace(char::is_control, " "),
-            // What cannot be read is for the product to name.
-            bytes: std::fs::metadata(model).map_or(0, |facts| facts.len()),
-        }
-    }
-}
-
 /// A measured combination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The model.
     pub model: ModelIdentity,
-    /// The program that was measured: see `build_of`.
+    /// The program that was measured: see `build_of`; empty where it is not known.
     pub build: String,
     /// The settings as they stand in the file.
     pub settings: String,
@@ -113,8 +93,11 @@ impl Row {
     }
 }
 
-const HEADER: &str = "model,model_bytes,build,max_input,max_output,lanes,chunk,kv_type,sequences,\
-                      predicted_bytes,measured_bytes,tightness";
+const HEADER: &str = "model,model_bytes,model_hash,build,max_input,max_output,lanes,chunk,kv_type,\
+                      sequences,predicted_bytes,measured_bytes,tightness";
+/// That of files of before models had a hash.
+const HEADER_BEFORE: &str = "model,model_bytes,build,max_input,max_output,lanes,chunk,kv_type,\
+                             sequences,predicted_bytes,measured_bytes,tightness";
 
 impl Combination {
     fn fields(&self) -> String {
@@ -151,9 +134,31 @@ pub fn run(
     let path = out.join("envelope.csv");
     let build =
         build_of(dctms).map_err(|error| Fault::from(format!("{}: {error}", dctms.display())))?;
-    let asked: Vec<ModelIdentity> = models.iter().map(|it| ModelIdentity::of(it)).collect();
-    let mut rows = parse(&std::fs::read_to_string(&path).unwrap_or_default());
-    rows.retain(|row| row.build == build || !asked.contains(&row.model));
+    let mut asked: Vec<ModelIdentity> = Vec::new();
+    let mut paths: Vec<&PathBuf> = Vec::new();
+    for model in models {
+        let identity = ModelIdentity::of(model);
+        // One that is named twice is measured once.
+        if !asked.contains(&identity) {
+            asked.push(identity);
+            paths.push(model);
+        }
+    }
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        text => text.map_err(fault)?,
+    };
+    let mut rows = parse(&text).map_err(|what| {
+        let what = format!("{}: {what}; give another --out", path.display());
+        Fault::new(Class::Usage, what)
+    })?;
+    // A row without a hash may be of the file of its name and length.
+    let is_same = |old: &ModelIdentity, model: &ModelIdentity| {
+        let alike = (&old.name, old.bytes) == (&model.name, model.bytes);
+        alike && (old.hash.is_empty() || old.hash == model.hash)
+    };
+    let is_due = |row: &Row| asked.iter().any(|model| is_same(&row.model, model));
+    rows.retain(|row| !is_due(row) || (row.build == build && asked.contains(&row.model)));
     replace(&path, csv(&rows).as_bytes()).map_err(fault)?;
     let mut file = OpenOptions::new().append(true).open(&path).map_err(fault)?;
     let is_open = |rows: &[Row], model: &ModelIdentity, settings: &str| {
@@ -161,7 +166,7 @@ pub fn run(
     };
     let open = asked.iter().flat_map(|model| COMBINATIONS.iter().map(move |it| (model, it)));
     progress.begin(open.filter(|(model, it)| is_open(&rows, model, &it.fields())).count(), None);
-    for (model_path, model) in models.iter().zip(&asked) {
+    for (model_path, model) in paths.into_iter().zip(&asked) {
         for combination in &COMBINATIONS {
             let settings = combination.fields();
             if !is_open(&rows, model, &settings) {
@@ -172,30 +177,22 @@ pub fn run(
             let _ = std::fs::remove_file(out.join(PROMPT_FILE));
             let what = format!("{} {settings}", model.name);
             match measured? {
-                Some((predicted, measured)) => {
+                Measured::Bytes(predicted, measured) => {
                     let (model, build) = (model.clone(), build.clone());
                     let row = Row { model, build, settings, predicted, measured };
                     writeln!(file, "{}", line(&row)).map_err(fault)?;
                     progress.step(&what, start.elapsed());
                     rows.push(row);
                 }
-                None => progress.note(&format!("{what}: over the model's context")),
+                Measured::OverBound(said) => {
+                    progress.note(&format!("{what}: over a bound: {said}"))
+                }
             }
         }
     }
     progress.end();
     rows.retain(|row| asked.contains(&row.model));
     Ok(rows)
-}
-
-/// What tells one build of a program from another: a hash (FNV-1a, by words) of its file.
-fn build_of(program: &Path) -> std::io::Result<String> {
-    let bytes = std::fs::read(program)?;
-    let word = |bytes: &[u8]| bytes.iter().fold(0u64, |word, byte| (word << 8) | u64::from(*byte));
-    let hash = bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash: u64, bytes| {
-        (hash ^ word(bytes)).wrapping_mul(0x0100_0000_01b3)
-    });
-    Ok(format!("{hash:016x}"))
 }
 
 /// Tokens that are run: a whole arena is resident from the start, so what is run beyond a few
@@ -206,13 +203,21 @@ const OUTPUT_TOKENS: u64 = 4;
 /// The prompt, while a combination is measured.
 const PROMPT_FILE: &str = "prompt.ids";
 
-/// Predicted and measured bytes; `None` for bounds beyond the model's context.
+/// What came of a combination.
+enum Measured {
+    /// Predicted and measured bytes.
+    Bytes(u64, u64),
+    /// It is over a bound, the model's context mostly: the program's words.
+    OverBound(String),
+}
+
+/// Plans and runs a combination.
 fn measure(
     dctms: &Path,
     model: &Path,
     combination: &Combination,
     out: &Path,
-) -> Result<Option<(u64, u64)>, Fault> {
+) -> Result<Measured, Fault> {
     let ids = out.join(PROMPT_FILE);
     let tokens = PROMPT_TOKENS.min(combination.bounds.0);
     let text: Vec<String> = (0..tokens).map(|index| (index % 200 + 3).to_string()).collect();
@@ -223,7 +228,8 @@ fn measure(
     command.arg("plan").arg(model).args(combination.words()).arg("--json");
     let planned = output_of(&mut command)?;
     if planned.status.code() == Some(Class::OverBound.exit_code().into()) {
-        return Ok(None);
+        let said = String::from_utf8_lossy(&planned.stderr);
+        return Ok(Measured::OverBound(said.trim().to_string()));
     }
     let plan = answer(&command, &planned)?;
     let mut command = Command::new(dctms);
@@ -240,7 +246,7 @@ fn measure(
         let states = bytes("m_max_bytes")?;
         return Err(fault(format!("planned {predicted}, the run states {states}")));
     }
-    Ok(Some((predicted, bytes("peak_bytes")?)))
+    Ok(Measured::Bytes(predicted, bytes("peak_bytes")?))
 }
 
 /// What a program printed, as JSON; a program that failed says why.
@@ -276,9 +282,10 @@ fn output_of(command: &mut Command) -> Result<Output, Fault> {
 }
 
 fn line(row: &Row) -> String {
-    let Row { model: ModelIdentity { name, bytes }, build, settings, predicted, measured } = row;
-    let (name, tightness) = (quoted(name), row.tightness());
-    format!("{name},{bytes},{build},{settings},{predicted},{measured},{tightness:.5}")
+    let Row { model: ModelIdentity { name, bytes, hash }, build, settings, .. } = row;
+    let (name, tightness, predicted, measured) =
+        (quoted(name), row.tightness(), row.predicted, row.measured);
+    format!("{name},{bytes},{hash},{build},{settings},{predicted},{measured},{tightness:.5}")
 }
 
 /// A name as a field of CSV.
@@ -300,26 +307,47 @@ fn csv(rows: &[Row]) -> String {
     std::iter::once(format!("{HEADER}\n")).chain(lines).collect()
 }
 
-/// The rows of a file; lines that were cut off are left out.
-fn parse(text: &str) -> Vec<Row> {
-    let row = |line: &str| -> Option<Row> {
-        // Only the name, which is first, may have commas of its own.
-        let mut fields: Vec<&str> = line.rsplitn(HEADER.split(',').count(), ',').collect();
-        fields.reverse();
-        let [name, bytes, build, settings @ .., predicted, measured, tightness] = &fields[..]
-        else {
-            return None;
-        };
-        let whole = settings.len() == 6 && tightness.len() == "0.00000".len();
-        Some(Row {
-            model: ModelIdentity { name: unquoted(name), bytes: bytes.parse().ok()? },
-            build: build.to_string(),
-            settings: settings.join(","),
-            predicted: predicted.parse().ok().filter(|_| whole)?,
-            measured: measured.parse().ok()?,
-        })
+/// The rows of a file. Its last line may have been cut off, and is left out.
+///
+/// # Errors
+/// Columns or a line that are not known: writing the file anew would lose them.
+fn parse(text: &str) -> Result<Vec<Row>, String> {
+    let Some(header) = text.lines().next() else { return Ok(Vec::new()) };
+    if ![HEADER, HEADER_BEFORE].contains(&header) {
+        return Err(format!("its columns are not those of this program: {header}"));
+    }
+    let mut rows = Vec::new();
+    let last = text.lines().count() - 1;
+    for (index, line) in text.lines().enumerate().skip(1) {
+        match parse_row(line, header) {
+            Some(row) => rows.push(row),
+            None if index == last => {}
+            None => return Err(format!("line {} is no row", index + 1)),
+        }
+    }
+    Ok(rows)
+}
+
+fn parse_row(line: &str, header: &str) -> Option<Row> {
+    // Only the name, which is first, may have commas of its own.
+    let mut fields: Vec<&str> = line.rsplitn(header.split(',').count(), ',').collect();
+    fields.reverse();
+    if header == HEADER_BEFORE && fields.len() > 2 {
+        fields.insert(2, "");
+    }
+    let [name, bytes, hash, build, settings @ .., predicted, measured, tightness] = &fields[..]
+    else {
+        return None;
     };
-    text.lines().filter_map(row).collect()
+    let whole = settings.len() == 6 && tightness.len() == "0.00000".len();
+    let hash = hash.to_string();
+    Some(Row {
+        model: ModelIdentity { name: unquoted(name), bytes: bytes.parse().ok()?, hash },
+        build: build.to_string(),
+        settings: settings.join(","),
+        predicted: predicted.parse().ok().filter(|_| whole)?,
+        measured: measured.parse().ok()?,
+    })
 }
 
 /// What the table shows.
@@ -401,6 +429,10 @@ pub fn report(
         all.greatest,
         escape(command)
     );
+    if rows.iter().any(|row| row.build.is_empty()) {
+        page += "<p>Of rows without a build it is not known which build measured them; they may be \
+                 of several.</p>\n";
+    }
     for (name, figure) in [("envelope-sizes", &sizes), ("envelope-tightness", &tightness)] {
         replace(&out.join(format!("plots/{name}.png")), &png(figure)).map_err(fault)?;
         page += &svg(figure);
@@ -432,7 +464,7 @@ mod tests {
     #[test]
     fn rows_round_trip_and_cut_lines_are_measured_again() {
         let row = |predicted, measured| Row {
-            model: ModelIdentity { name: r#"a, "b".gguf"#.to_string(), bytes: 7 },
+            model: ModelIdentity { name: r#"a, "b".gguf"#.to_string(), bytes: 7, hash: "h".into() },
             build: "0123456789abcdef".to_string(),
             settings: COMBINATIONS[0].fields(),
             predicted,
@@ -440,8 +472,19 @@ mod tests {
         };
         let rows = [row(1000, 990), row(1000, 1001), row(1000, 970)];
         let text = csv(&rows);
-        assert_eq!(parse(&text), rows);
-        assert_eq!(parse(&text[..text.len() - 3]), rows[..2]);
+        assert_eq!(parse(&text).unwrap(), rows);
+        assert_eq!(parse(&text[..text.len() - 3]).unwrap(), rows[..2]);
+        assert_eq!(parse(""), Ok(vec![]));
+        // What is not understood is refused: it would be lost when the file is written anew.
+        let broken = text.replacen("1000,990", "1000", 1);
+        assert!(parse(&broken).unwrap_err().contains("line 2"), "{:?}", parse(&broken));
+        let other = text.replacen("model_bytes,", "", 1);
+        assert!(parse(&other).unwrap_err().contains("columns"));
+        // Of before models had a hash: another identity than any file that is there.
+        let before = text.replace(",model_hash", "").replace(",7,h,", ",7,");
+        let old = parse(&before).unwrap();
+        assert_eq!((old.len(), &old[0].model.hash[..], old[0].predicted), (3, "", 1000));
+        assert!(old[0].model != rows[0].model && old[0].build == rows[0].build);
         let verdict = verdict(&rows);
         assert_eq!((verdict.count, verdict.violations), (3, 1));
         assert!((verdict.median - 0.99).abs() < 1e-12);

@@ -6,10 +6,11 @@
 //! | `child` | a system as a process: started, asked, timed |
 //! | `condition`, `group` | what surrounds it: neighbours, memory control groups |
 //! | `watch`, `series` | a process from outside: peak, faults, resident set every 10 ms |
-//! | `protocol` | the order of calls |
-//! | `results` | what is on disk, and going on |
+//! | `protocol`, `turns` | the order of calls |
+//! | `results`, `lock` | what is on disk, and going on; one experiment at a time |
 //! | `outcome`, `settings` | how it ends; what calls are comparable under |
 //! | `compiled` | the files that systems map |
+//! | `systems`, `identity` | the words that start systems; which program and which model it was |
 //! | `record` | a call as a line |
 //! | `statistics`, `tables` | means, spreads, bootstrap; rows and differences |
 //! | `plot`, `report` | SVG and PNG from one list of shapes; the page |
@@ -25,6 +26,8 @@ pub mod compiled;
 pub mod condition;
 pub mod envelope;
 pub mod group;
+pub mod identity;
+pub mod lock;
 pub mod machine;
 pub mod options;
 pub mod outcome;
@@ -38,5 +41,7 @@ pub mod results;
 pub mod series;
 pub mod settings;
 pub mod statistics;
+pub mod systems;
 pub mod tables;
+pub mod turns;
 pub mod watch;

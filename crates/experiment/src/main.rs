@@ -6,15 +6,16 @@ use std::time::Instant;
 use dctms_experiment::child::require_program;
 use dctms_experiment::compiled::{Compilation, compile_all};
 use dctms_experiment::envelope;
+use dctms_experiment::lock::{lock_folder, lock_machine};
 use dctms_experiment::machine::describe;
 use dctms_experiment::options::{Experiment, Task, USAGE, parse};
-use dctms_experiment::outcome::{Class, Fault, judge};
+use dctms_experiment::outcome::{Class, Fault, Stop, judge};
 use dctms_experiment::progress::{Progress, Voice};
 use dctms_experiment::protocol::{Plan, run};
 use dctms_experiment::report::{About, write};
-use dctms_experiment::results::{Results, lock, read_results};
+use dctms_experiment::results::{Results, read_results};
 use dctms_experiment::settings;
-use dctms_system::interrupt::catch_stop_requests;
+use dctms_system::interrupt::{catch_stop_requests, stop_requested};
 
 fn main() -> ExitCode {
     let done = match parse(&mut lexopt::Parser::from_env()) {
@@ -46,6 +47,10 @@ fn run_envelope(
     out: &std::path::Path,
 ) -> Result<(), Fault> {
     catch_stop_requests().map_err(|error| Fault::from(error.to_string()))?;
+    let fault = |error: std::io::Error| Fault::from(format!("{}: {error}", out.display()));
+    std::fs::create_dir_all(out).map_err(fault)?;
+    let _machine = lock_machine()?;
+    let _folder = lock_folder(out)?;
     let mut progress = Progress::new(Voice::Loud);
     let rows = envelope::run(dctms, models, out, &mut progress)?;
     let verdict = envelope::verdict(&rows);
@@ -79,8 +84,9 @@ fn run_experiment(experiment: &Experiment) -> Result<(), Fault> {
     require_programs(&plan)?;
     catch_stop_requests().map_err(|error| Fault::from(error.to_string()))?;
     std::fs::create_dir_all(out).map_err(fault)?;
-    let _mine = lock(out)?;
-    settings::require_same(experiment, &read_results(out).map_err(fault)?.calls)?;
+    let _machine = lock_machine()?;
+    let _folder = lock_folder(out)?;
+    let settings = settings::require_same(experiment, &read_results(out).map_err(fault)?.calls)?;
     let mut progress = Progress::new(Voice::Loud);
     let Experiment { dctms, model, compiled, .. } = experiment;
     compile_all(&Compilation { dctms, model, to: compiled, limit: plan.deadline }, &progress)?;
@@ -92,7 +98,7 @@ fn run_experiment(experiment: &Experiment) -> Result<(), Fault> {
         model: settings::model_name(experiment),
         machine,
         command: settings::shown_command(&words()),
-        settings: experiment.settings.clone(),
+        settings,
     };
     let systems: Vec<String> = plan.systems.iter().map(|system| system.name.clone()).collect();
     finish(&about, &results, &plan.out, &systems)
@@ -117,7 +123,8 @@ fn finish(
 ) -> Result<(), Fault> {
     write(out, about, results)?;
     let systems: Vec<&str> = systems.iter().map(String::as_str).collect();
-    let judged = judge(results, &systems);
+    let stop = if stop_requested() { Stop::Requested } else { Stop::None };
+    let judged = judge(results, &systems, stop);
     let state = match (&judged, results.complete) {
         (Err(_), _) => "see why in the report",
         (Ok(()), true) => "complete",

@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
-use crate::child::{Asked, SystemCommand, help_of};
+use crate::child::{Asked, SystemCommand};
 use crate::condition::{Condition, NeighbourSettings};
 use crate::machine::memory_bytes;
 use crate::prompts::{Prompt, prompts};
-use crate::protocol::{DYNAMIC, PRODUCT, Plan, Sharing};
+use crate::protocol::{PRODUCT, Plan, Sharing};
 use crate::record::text_hash;
 use crate::results::Retry;
+use crate::systems::{
+    Bounds, NO_MMAP, SYSTEMS, adapter, llama_systems, not_mapped, require_told_apart, shown_words,
+};
+use crate::turns;
 
 /// What the words ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +68,8 @@ Conditions
                           group-0.9-dynamic (all; groups need root, and are skipped by name)
   --burst-bytes N         of the neighbour that allocates (1073741824)
   --churn-bytes N         of the file that is read (as much as the machine has memory; what stays
-                          cached of a smaller one is read from the cache, and turns nothing over)
+                          cached of a smaller one is read from the cache, and turns nothing over;
+                          skipped where --work is a file system in memory)
 Size
   --rounds N              calls of each prompt without disturbance (50)
   --pressure-rounds N     under each other condition (as --rounds)
@@ -78,18 +83,23 @@ Size
   --call-limit S          longest call (300); a system's first may take as long, its start included
   --cell-limit S          all calls of a cell (3600)
   --deadline S            stops after so long, or before a prompt whose calls would not be done by
-                          then; the same command goes on, as after a signal
+                          then (as long as in the round before, or the longest known); no other
+                          condition is begun after that; the same command goes on, as after a signal
 Other
   --retry                 tries again what refused, ended, thrashed or was cut off (what was
                           skipped is tried again in any case)
   --work DIR              compiled models and scratch files (DIR/work); not results
-  --report-only           the report of what is there
+  --report-only           the report of what is there; nothing is started
   --dctms FILE --baseline FILE   the programs, where they are not beside this one
 
-Exit codes: 0 done, or stopped at the deadline with results; 1 the system refused, an envelope was
-passed, or some system has no call under any condition; 2, 3, 4 the same, where the product says
-that the file is defective, does not fit, is over a bound; 64 usage, no such program, or other
-settings than those of the results that are there; 130 stopped by a signal.
+One experiment runs on a machine at a time: it holds a lock in the folder of temporary files.
+
+Exit codes: 0 done, or stopped at the deadline with results; 1 the system refused, a call passed
+M_max, the product's M_max changed between calls, systems with the same kernels gave different
+texts, or some system has no call under any condition; 2, 3, 4 the last, where the product says
+that the file is defective, does not fit, is over a bound; 64 usage, no such program, another
+experiment is running, or other settings or builds than those of the results that are there; 130
+stopped by a signal before all was done.
 ";
 
 /// Reads the words.
@@ -143,14 +153,6 @@ struct Words {
     envelope: bool,
     help: bool,
 }
-
-/// Own systems by name.
-const SYSTEMS: [&str; 3] = [DYNAMIC, "prototype", PRODUCT];
-/// llama.cpp's server as it comes, and without mapping.
-const LLAMA: &str = "llama.cpp";
-const LLAMA_NO_MMAP: &str = "llama.cpp-no-mmap";
-/// The first port that servers get.
-const FIRST_PORT: u16 = 18_431;
 
 impl Words {
     fn new() -> Words {
@@ -298,7 +300,12 @@ impl Words {
             words.extend(bounds.clone());
             systems.push(SystemCommand { name: name.clone(), words, asked: Asked::Lines });
         }
-        systems.extend(self.llama_systems(model));
+        if let Some(server) = &self.llama {
+            let bounds = Bounds { context: self.max_input + self.max_output, lanes: self.lanes };
+            // Nothing is started for a report, not even to ask for its help.
+            let unmapped = if self.report_only { NO_MMAP } else { not_mapped(server)? };
+            systems.extend(llama_systems(server, model, bounds, unmapped));
+        }
         systems.extend(self.adapters.clone());
         require_told_apart(&systems)?;
         let plan = Plan {
@@ -331,35 +338,6 @@ impl Words {
         })
     }
 
-    /// llama.cpp's server in its default mode, and without mapping.
-    fn llama_systems(&self, model: &Path) -> Vec<SystemCommand> {
-        let Some(server) = &self.llama else { return Vec::new() };
-        let context = self.max_input + self.max_output;
-        let system = |name: &str, port: u16, more: &[&str]| {
-            let words = [
-                server.display().to_string(),
-                "-m".to_string(),
-                model.display().to_string(),
-                "-c".to_string(),
-                context.to_string(),
-                "-t".to_string(),
-                self.lanes.to_string(),
-                "-tb".to_string(),
-                self.lanes.to_string(),
-                "-np".to_string(),
-                "1".to_string(),
-                "--port".to_string(),
-                port.to_string(),
-            ];
-            let words = words.into_iter().chain(more.iter().map(ToString::to_string)).collect();
-            SystemCommand { name: name.to_string(), words, asked: Asked::Http { port } }
-        };
-        vec![
-            system(LLAMA, FIRST_PORT, &[]),
-            system(LLAMA_NO_MMAP, FIRST_PORT + 1, not_mapped(server)),
-        ]
-    }
-
     fn settings(&self, plan: &Plan) -> Vec<(String, String)> {
         let conditions: Vec<&str> = plan.conditions.iter().map(|it| it.name()).collect();
         let prompts: Vec<String> = plan.prompts.iter().map(shown_prompt).collect();
@@ -379,7 +357,13 @@ impl Words {
         if plan.conditions.contains(&Condition::Churn) {
             settings.push(("churn bytes".to_string(), self.churn.to_string()));
         }
-        settings.push(("dctms version".to_string(), env!("CARGO_PKG_VERSION").to_string()));
+        let more = [
+            ("call limit, s", self.call_limit.to_string()),
+            ("cell limit, s", self.cell_limit.to_string()),
+            ("turn order", turns::ORDER.to_string()),
+            ("experiment version", env!("CARGO_PKG_VERSION").to_string()),
+        ];
+        settings.extend(more.map(|(name, value)| (name.to_string(), value)));
         let words = plan.systems.iter();
         settings.extend(words.map(|it| (format!("system {}", it.name), shown_words(&it.words))));
         settings
@@ -389,73 +373,6 @@ impl Words {
 /// A prompt in settings: two files may call different texts the same.
 fn shown_prompt(prompt: &Prompt) -> String {
     format!("{} {} {:016x}", prompt.id, prompt.category, text_hash(&prompt.text))
-}
-
-/// Words as a report shows them and a shell reads them: files by their names, since folders are
-/// another machine's affair.
-#[must_use]
-pub fn shown_words(words: &[String]) -> String {
-    let shown = |word: &String| match word.split_once('=') {
-        Some((name, value)) if value.contains('/') => {
-            quoted(&format!("{name}={}", file_name(value)))
-        }
-        _ => quoted(file_name(word)),
-    };
-    words.iter().map(shown).collect::<Vec<_>>().join(" ")
-}
-
-/// A word as a shell takes it for one.
-fn quoted(word: &str) -> String {
-    let is_plain = |it: char| it.is_alphanumeric() || "-_./=,:+@%".contains(it);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_string(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
-}
-
-/// What stands behind the last slash.
-pub(crate) fn file_name(word: &str) -> &str {
-    word.trim_end_matches('/').rsplit('/').next().unwrap_or(word)
-}
-
-/// The words by which a version of llama.cpp's server does not map its model: an older one has an
-/// option for it, a newer one a mode.
-fn not_mapped(server: &Path) -> &'static [&'static str] {
-    match help_of(server).contains("--load-mode") {
-        true => &["--load-mode", "none"],
-        false => &["--no-mmap"],
-    }
-}
-
-/// `NAME=COMMAND`. A name stands in file names and tables.
-fn adapter(text: &str) -> Result<SystemCommand, String> {
-    let bad = |why: &str| format!("--adapter {text}: {why}");
-    let (name, command) = text.split_once('=').ok_or_else(|| bad("NAME=COMMAND"))?;
-    let words: Vec<String> = command.split_whitespace().map(str::to_string).collect();
-    if words.is_empty() {
-        return Err(bad("NAME=COMMAND"));
-    }
-    let is_plain = |it: char| it.is_ascii_alphanumeric() || "._-".contains(it);
-    if !name.starts_with(|it: char| it.is_ascii_alphanumeric()) || !name.chars().all(is_plain) {
-        return Err(bad("a name is of letters, digits, \".\", \"_\" and \"-\""));
-    }
-    if SYSTEMS.contains(&name) || [LLAMA, LLAMA_NO_MMAP].contains(&name) {
-        return Err(bad("that is the name of a system that comes with the experiment"));
-    }
-    Ok(SystemCommand { name: name.to_string(), words, asked: Asked::Lines })
-}
-
-/// Refuses two systems of one name, and none at all.
-fn require_told_apart(systems: &[SystemCommand]) -> Result<(), String> {
-    if systems.is_empty() {
-        return Err("no system is asked for".to_string());
-    }
-    for (index, system) in systems.iter().enumerate() {
-        if systems[..index].iter().any(|other| other.name == system.name) {
-            return Err(format!("two systems are called {}", system.name));
-        }
-    }
-    Ok(())
 }
 
 fn list(text: &str) -> Vec<String> {
@@ -519,13 +436,6 @@ mod tests {
     }
 
     #[test]
-    fn reports_show_no_folders() {
-        let words = ["/opt/x/dctms", "run", "a/b.gguf", "--requests", "-", "mlx=/py/bin/py"];
-        let words = words.map(str::to_string);
-        assert_eq!(shown_words(&words), "dctms run b.gguf --requests - mlx=py");
-    }
-
-    #[test]
     fn a_quick_look_is_changed_by_other_options_in_any_order() {
         for words in ["--max-output 32 --quick --rounds 9", "--rounds 9 --quick --max-output 32"] {
             let words = format!("--model m.gguf --out o {words}");
@@ -553,6 +463,10 @@ mod tests {
         let other = concat!(env!("CARGO_MANIFEST_DIR"), "/data/prompts-random.json");
         let others = value(&of(&format!("--prompts {other}")), "prompts").unwrap();
         assert!(prompts.starts_with("P1 short factual ") && prompts != others, "{prompts}");
+        let limits = of("--call-limit 7 --cell-limit 8");
+        let limit = |name: &str| value(&limits, name).unwrap();
+        assert_eq!([limit("call limit, s"), limit("cell limit, s")], ["7", "8"]);
+        assert!(limit("turn order").contains("round + prompt"));
     }
 
     #[test]

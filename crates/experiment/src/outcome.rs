@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-use dctms_system::interrupt::stop_requested;
-
 use crate::protocol::PRODUCT;
-use crate::results::{Cell, Results, SKIPPED};
+use crate::record::Call;
+use crate::report::equal_answers;
+use crate::results::{CHANGED, Cell, Results, SKIPPED};
 
 /// What kind of end it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,18 +81,33 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Whether a run was asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It ran to its end.
+    None,
+    /// By a signal, at whichever moment.
+    Requested,
+}
+
 /// How a run ended, for the systems that were asked for.
 ///
 /// # Errors
-/// That it was stopped; that a system has no call under any condition, if only for want of time;
-/// that there is no call at all. A system that was measured under one condition and not under
-/// another is a result.
-pub fn judge(results: &Results, systems: &[&str]) -> Result<(), Fault> {
-    let is_measured = |system: &str| results.calls.iter().any(|call| call.system == system);
-    let missing: Vec<&str> = systems.iter().copied().filter(|it| !is_measured(it)).collect();
-    if stop_requested() {
+/// That it was stopped before all was done; that the product broke what it promises (a call passed
+/// M_max, the bound changed, texts differ); that a system has no call under any condition, if only
+/// for want of time; that there is no call at all. A system that was measured under one condition
+/// and not under another is a result.
+pub fn judge(results: &Results, systems: &[&str], stop: Stop) -> Result<(), Fault> {
+    // A stop that came after the last call stopped nothing.
+    if stop == Stop::Requested && !results.complete {
         return Err(Fault::new(Class::Interrupted, "stopped; the same command goes on"));
     }
+    let broken = broken_promises(results);
+    if !broken.is_empty() {
+        return Err(Fault::new(Class::System, broken.join("; ")));
+    }
+    let is_measured = |system: &str| results.calls.iter().any(|call| call.system == system);
+    let missing: Vec<&str> = systems.iter().copied().filter(|it| !is_measured(it)).collect();
     match (missing.is_empty(), results.calls.is_empty()) {
         (true, true) => return Err(Fault::new(Class::System, "there is no call")),
         (true, false) => return Ok(()),
@@ -112,6 +127,26 @@ pub fn judge(results: &Results, systems: &[&str]) -> Result<(), Fault> {
     Err(Fault::new(class, format!("not measured at all: {}", list.join("; "))))
 }
 
+/// What the product promises and did not keep, for people.
+fn broken_promises(results: &Results) -> Vec<String> {
+    let mut broken = Vec::new();
+    if let Some(m_max) = results.m_max_bytes {
+        let passed = |call: &&Call| call.system == PRODUCT && call.peak_bytes > m_max;
+        let passed: Vec<u64> =
+            results.calls.iter().filter(passed).map(|it| it.peak_bytes).collect();
+        if let Some(greatest) = passed.iter().max() {
+            let count = passed.len();
+            broken.push(format!("{count} calls passed M_max: {greatest} of {m_max} bytes"));
+        }
+    }
+    let changed = results.cells.iter().filter(|cell| cell.status == CHANGED);
+    broken.extend(changed.map(|it| format!("{} {}: {}", it.condition, it.system, it.detail)));
+    if equal_answers(&results.calls) == Some(false) {
+        broken.push("the systems with our kernels gave different texts".to_string());
+    }
+    broken
+}
+
 /// What a system of ours said with its exit code; of others nobody knows what codes mean.
 fn class_of(cell: &Cell) -> Class {
     if cell.system != PRODUCT || cell.status == SKIPPED {
@@ -124,7 +159,6 @@ fn class_of(cell: &Cell) -> Class {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Call;
 
     fn cell(system: &str, status: &str, detail: &str) -> Cell {
         let text = |text: &str| text.to_string();
@@ -138,7 +172,7 @@ mod tests {
         let of = |systems: &[&str], cells: Vec<Cell>| {
             let calls = systems.iter().map(|it| call(it)).collect();
             let results = Results { calls, cells, ..Results::default() };
-            judge(&results, &["dynamic", PRODUCT]).map_err(|fault| fault.class)
+            judge(&results, &["dynamic", PRODUCT], Stop::None).map_err(|fault| fault.class)
         };
         let refused = cell(PRODUCT, "refused", "exit status: 3: does not fit");
         let broken = cell(PRODUCT, "ended", "exit status: 2: no model file");
@@ -155,6 +189,45 @@ mod tests {
         // One that was never started has no cell, and was not measured all the same.
         assert_eq!(of(&["dynamic"], vec![]), Err(Class::System));
         assert_eq!(of(&[], vec![refused]), Err(Class::System), "one does not fit, one is late");
+    }
+
+    #[test]
+    fn a_stop_after_the_last_call_stopped_nothing() {
+        let of = |complete: bool, stop: Stop| {
+            let calls = vec![Call { system: PRODUCT.to_string(), ..Call::default() }];
+            let results = Results { calls, complete, ..Results::default() };
+            judge(&results, &[PRODUCT], stop).map_err(|fault| fault.class)
+        };
+        assert_eq!(of(false, Stop::Requested), Err(Class::Interrupted));
+        assert_eq!(of(true, Stop::Requested), Ok(()));
+        assert_eq!(of(false, Stop::None), Ok(()), "the deadline's doing");
+    }
+
+    #[test]
+    fn a_broken_promise_is_an_error() {
+        let call = |system: &str, peak_bytes: u64, text_hash: u64| Call {
+            system: system.to_string(),
+            peak_bytes,
+            text_hash,
+            ..Call::default()
+        };
+        let of = |calls: Vec<Call>, m_max_bytes: Option<u64>, cells: Vec<Cell>| {
+            let results = Results { calls, m_max_bytes, cells, ..Results::default() };
+            let judged = judge(&results, &["dynamic", PRODUCT], Stop::None);
+            judged.map_err(|fault| (fault.class.exit_code(), fault.what))
+        };
+        let calls = || vec![call("dynamic", 900, 1), call(PRODUCT, 100, 1), call(PRODUCT, 101, 1)];
+        assert_eq!(of(calls(), Some(101), vec![]), Ok(()), "the bound is the product's alone");
+        let (code, what) = of(calls(), Some(100), vec![]).unwrap_err();
+        assert!(code == 1 && what.contains("1 calls passed M_max: 101 of 100"), "{what}");
+        assert_eq!(of(calls(), None, vec![]), Ok(()), "nothing is known to be passed");
+        let (code, what) = of(calls(), None, vec![cell(PRODUCT, CHANGED, "two")]).unwrap_err();
+        assert!(code == 1 && what.contains("none dctms: two"), "{what}");
+        let texts = [calls(), vec![call(PRODUCT, 1, 2)]].concat();
+        let (code, what) = of(texts, Some(101), vec![]).unwrap_err();
+        assert!(code == 1 && what.contains("different texts"), "{what}");
+        // Of a system that is not ours, nobody expects our texts.
+        assert_eq!(of([calls(), vec![call("peer", 1, 2)]].concat(), None, vec![]), Ok(()));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The protocol: conditions, rounds, prompts, systems, in this order, one call at a time.
 //!
 //! Under each condition all systems are up together; in each round every prompt is asked of one
-//! system after the other (A B C A B C …), so that what disturbs a while disturbs all of them. Each
-//! call is on disk when it is done: an experiment that is stopped goes on where it was.
+//! system after the other, each turn beginning with another one (A B C, B C A, …), so that what
+//! disturbs a while disturbs all of them. Each call is on disk when it is done: an experiment that
+//! is stopped goes on where it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, create_dir_all};
@@ -12,13 +13,18 @@ use std::time::{Duration, Instant};
 use dctms_system::interrupt::stop_requested;
 
 use crate::child::{Failure, System, SystemCommand};
-use crate::condition::{Condition, GroupFacts, Neighbour, NeighbourSettings};
+use crate::condition::{Condition, Neighbour, NeighbourSettings};
 use crate::group::Group;
 use crate::progress::Progress;
 use crate::prompts::Prompt;
-use crate::record::{Call, text_hash};
+use crate::record::Call;
 use crate::results::{Cell, Results, Retry, SKIPPED, Store, read_results};
-use crate::watch::Watch;
+use crate::turns::{Turn, order};
+
+mod call;
+mod facts;
+
+use call::{Step, status_of};
 
 /// Everything that decides an experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,13 +97,16 @@ pub fn run(plan: &Plan, progress: &mut Progress) -> Result<Results, String> {
     let mut runner = Runner::new(plan, results).map_err(fault)?;
     progress.begin(runner.left(), runner.expected_s());
     for (index, condition) in plan.conditions.iter().enumerate() {
+        if runner.is_cut {
+            break;
+        }
         runner.share(plan.conditions.len() - index);
         let done = runner.condition(*condition, progress);
         runner.neighbour = None;
         done.map_err(fault)?;
     }
     runner.results.complete = runner.left() == 0;
-    runner.store.keep_facts(&runner.results);
+    runner.store.keep_facts(&runner.results).map_err(fault)?;
     progress.end();
     Ok(runner.results)
 }
@@ -112,6 +121,8 @@ struct Runner<'a> {
     until: Option<Duration>,
     /// The same, once its first round is done.
     then_until: Option<Duration>,
+    /// A turn was not begun for want of time, and conditions run in order: no other one begins.
+    is_cut: bool,
     neighbour: Option<Neighbour>,
     /// Number of this run of the program, from 1.
     session: u64,
@@ -123,6 +134,8 @@ struct Runner<'a> {
 struct Running {
     name: String,
     system: System,
+    /// What its first answer took, its start included.
+    warm_up: Duration,
     spent: Duration,
     /// Keeps the group until the system is gone.
     _group: Option<Group>,
@@ -131,6 +144,9 @@ struct Running {
 impl<'a> Runner<'a> {
     fn new(plan: &'a Plan, mut results: Results) -> std::io::Result<Runner<'a>> {
         let store = Store::open(&plan.out, &mut results, plan.retry)?;
+        // Until the end of this run says otherwise: it may be killed, and may have more to do.
+        results.complete = false;
+        store.keep_facts(&results)?;
         let key = |call: &Call| {
             let (condition, system, prompt, round) = call.key();
             (condition.to_string(), system.to_string(), prompt.to_string(), round)
@@ -145,6 +161,7 @@ impl<'a> Runner<'a> {
             start: Instant::now(),
             until: None,
             then_until: None,
+            is_cut: false,
             neighbour: None,
             session,
             before_s,
@@ -170,18 +187,34 @@ impl<'a> Runner<'a> {
         stop_requested() || self.until.is_some_and(|until| self.start.elapsed() >= until)
     }
 
-    /// Whether a prompt's turn, a call of each system, would not be done in time if it takes as long
-    /// as the one before. A turn of two runs of the program is not compared, so it is not begun;
-    /// but a run makes one at least.
-    fn would_be_cut(&self, condition: Condition, prompt: &str, round: usize) -> bool {
+    /// Whether calls of these systems, each with its first answer's time, would not be done in
+    /// time: then the turn is not begun. But a run makes one turn at least.
+    fn would_be_cut(&mut self, turn: Turn, systems: &[(&str, Duration)]) -> bool {
         let calls = &self.results.calls;
-        let is_before = |call: &&Call| {
-            call.condition == condition.name() && call.prompt == prompt && call.round + 1 == round
-        };
-        let turn_ms: f64 = calls.iter().filter(is_before).map(|call| call.latency_ms).sum();
-        let over = self.start.elapsed() + Duration::from_secs_f64(turn_ms / 1e3);
+        let over = self.start.elapsed() + turn.expected(calls, systems);
         let has_begun = calls.last().is_some_and(|call| call.session == self.session);
-        has_begun && self.until.is_some_and(|until| over > until)
+        let is_cut = has_begun && self.until.is_some_and(|until| over > until);
+        self.is_cut |= is_cut && self.plan.sharing == Sharing::InOrder;
+        is_cut
+    }
+
+    /// The same of the first turn of a condition whose systems are not started yet.
+    fn would_be_cut_at_once(&mut self, condition: Condition) -> bool {
+        let plan = self.plan;
+        for round in 0..plan.rounds_of(condition) {
+            for prompt in &plan.prompts {
+                let names = plan.systems.iter().map(|system| system.name.as_str());
+                let open: Vec<(&str, Duration)> = names
+                    .filter(|name| self.is_open(condition, name, &prompt.id, round))
+                    .map(|name| (name, Duration::ZERO))
+                    .collect();
+                if !open.is_empty() {
+                    let turn = Turn { condition: condition.name(), prompt: &prompt.id, round };
+                    return self.would_be_cut(turn, &open);
+                }
+            }
+        }
+        false
     }
 
     /// How long a call may take now.
@@ -200,6 +233,13 @@ impl<'a> Runner<'a> {
     fn is_done(&self, condition: Condition, system: &str, prompt: &str, round: usize) -> bool {
         let key = (condition.name().to_string(), system.to_string(), prompt.to_string(), round);
         self.done.contains(&key)
+    }
+
+    /// Whether a call is still to be made.
+    fn is_open(&self, condition: Condition, system: &str, prompt: &str, round: usize) -> bool {
+        !self.is_done(condition, system, prompt, round)
+            && !self.is_over(condition, system, None)
+            && !self.is_over(condition, system, Some(prompt))
     }
 
     /// Calls of a system under a condition that are still to be made.
@@ -236,16 +276,25 @@ impl<'a> Runner<'a> {
         if plan.systems.iter().all(|system| self.left_of(condition, &system.name) == 0) {
             return Ok(());
         }
-        if self.is_late() {
+        if self.is_late() || self.would_be_cut_at_once(condition) {
             return Ok(());
         }
         if matches!(condition, Condition::GroupMMax | Condition::GroupRoom) {
-            self.probe();
+            self.probe()?;
+            // That it was not learnt for want of time is no reason to skip what needs it.
+            if self.is_late() {
+                return Ok(());
+            }
         }
-        let group_bytes = match condition.group_bytes(self.facts()) {
+        let group_bytes = match self.group_bytes(condition) {
             Ok(bytes) => bytes,
+            Err(_) if self.is_to_come(condition) => return Ok(()),
             Err(why) => return self.skip(condition, &why, progress),
         };
+        if let Some(bytes) = group_bytes {
+            self.results.limits.insert(condition.name().to_string(), bytes);
+            self.store.keep_facts(&self.results)?;
+        }
         let log = plan.path(&format!("logs/{}.log", condition.name()));
         match Neighbour::start(condition, &plan.neighbours, &log) {
             Ok(neighbour) => self.neighbour = neighbour,
@@ -261,33 +310,6 @@ impl<'a> Runner<'a> {
             }
         }
         self.rounds(condition, running, progress)
-    }
-
-    /// Learns the product's bound, where it was not run yet.
-    fn probe(&mut self) {
-        let product = self.plan.systems.iter().find(|command| command.name == PRODUCT);
-        let (Some(product), None) = (product, self.results.m_max_bytes) else { return };
-        let log = self.plan.path("logs/probe.log");
-        let limit = self.call_limit();
-        let Ok(mut system) = System::start(product, None, &log, limit) else { return };
-        let prompt = &self.plan.prompts[0].text;
-        if let Ok(reply) = system.ask(prompt, 1, self.call_limit()) {
-            self.learn(reply.m_max_bytes);
-        }
-    }
-
-    fn learn(&mut self, m_max_bytes: Option<u64>) {
-        if self.results.m_max_bytes.is_none() && m_max_bytes.is_some() {
-            self.results.m_max_bytes = m_max_bytes;
-            self.store.keep_facts(&self.results);
-        }
-    }
-
-    fn facts(&self) -> GroupFacts {
-        let quiet =
-            |call: &&Call| call.condition == Condition::None.name() && call.system == DYNAMIC;
-        let peaks = self.results.calls.iter().filter(quiet).map(|call| call.peak_bytes);
-        GroupFacts { m_max_bytes: self.results.m_max_bytes, dynamic_peak_bytes: peaks.max() }
     }
 
     /// What the calls of a cell took that are there.
@@ -327,17 +349,21 @@ impl<'a> Runner<'a> {
                 let limit = limit.saturating_sub(begun.elapsed());
                 match system.ask(&prompt.text, self.plan.max_output, limit) {
                     Err(failure @ Failure::Declined(_)) => declined = declined.or(Some(failure)),
-                    reply => return Ok((system, reply?)),
+                    reply => {
+                        let reply = reply?;
+                        self.require_bound(&command.name, &reply)?;
+                        return Ok((system, reply));
+                    }
                 }
             }
             Err(declined.expect("there is a prompt"))
         });
         match started {
             Ok((system, reply)) => {
-                self.learn(reply.m_max_bytes);
-                let name = command.name.clone();
+                self.learn(&command.name, reply.m_max_bytes)?;
+                let (name, warm_up) = (command.name.clone(), begun.elapsed());
                 let spent = self.spent(condition, &name);
-                Ok(Some(Running { name, system, spent, _group: group }))
+                Ok(Some(Running { name, system, warm_up, spent, _group: group }))
             }
             // Out of time is the experiment's doing; the system is asked the next time.
             Err(Failure::TimedOut | Failure::Stopped) if self.is_late() => Ok(None),
@@ -360,117 +386,43 @@ impl<'a> Runner<'a> {
             if round > 0 {
                 self.until = self.then_until;
             }
-            for prompt in &plan.prompts {
-                if self.would_be_cut(condition, &prompt.id, round) {
+            for (place, prompt) in plan.prompts.iter().enumerate() {
+                let is_open =
+                    |one: &&Running| self.is_open(condition, &one.name, &prompt.id, round);
+                let open = running.iter().filter(is_open);
+                let open: Vec<_> = open.map(|one| (one.name.as_str(), one.warm_up)).collect();
+                let turn = Turn { condition: condition.name(), prompt: &prompt.id, round };
+                if open.is_empty() {
+                    continue;
+                }
+                if self.would_be_cut(turn, &open) {
                     return Ok(());
                 }
-                let mut index = 0;
-                while index < running.len() {
+                for index in order(round, place, plan.systems.len()) {
                     if self.is_late() {
                         return Ok(());
                     }
-                    let one = &mut running[index];
-                    if self.is_done(condition, &one.name, &prompt.id, round)
-                        || self.is_over(condition, &one.name, Some(&prompt.id))
-                    {
-                        index += 1;
+                    let name = &plan.systems[index].name;
+                    let Some(at) = running.iter().position(|one| one.name == *name) else {
+                        continue;
+                    };
+                    if !self.is_open(condition, name, &prompt.id, round) {
                         continue;
                     }
-                    let keep_series = round == 0;
-                    let made = self.call(condition, one, (prompt, round), keep_series)?;
-                    if let Some(why) = self.neighbour.as_mut().and_then(Neighbour::gone) {
-                        return self.skip(condition, &why, progress);
-                    }
-                    let over = match &made {
-                        Ok(latency) => {
-                            one.spent += *latency;
-                            let what = format!("{} {} {}", condition.name(), one.name, prompt.id);
-                            progress.step(&what, *latency);
-                            (one.spent > plan.cell_limit).then(|| {
-                                let s = plan.cell_limit.as_secs();
-                                ("cut-off", format!("its calls took more than {s} s"))
-                            })
+                    match self.step(condition, &mut running[at], (prompt, round), progress)? {
+                        Step::GoOn => {}
+                        Step::Late => return Ok(()),
+                        Step::Alone(why) => return self.skip(condition, &why, progress),
+                        Step::Over(status, why) if self.left_of(condition, name) > 0 => {
+                            drop(running.remove(at));
+                            self.end(condition, (name, None), (status, &why), progress)?;
                         }
-                        Err(Failure::TimedOut | Failure::Stopped) if self.is_late() => {
-                            return Ok(());
-                        }
-                        Err(failure @ Failure::Declined(why)) => {
-                            let what = (&*one.name, Some(&*prompt.id));
-                            let status = status_of(failure, &one.name);
-                            self.end(condition, what, (status, why), progress)?;
-                            None
-                        }
-                        Err(failure) => Some((status_of(failure, &one.name), failure.to_string())),
-                    };
-                    match over {
-                        Some((status, why)) if self.left_of(condition, &one.name) > 0 => {
-                            let gone = running.remove(index);
-                            self.end(condition, (&gone.name, None), (status, &why), progress)?;
-                        }
-                        _ => index += 1,
+                        Step::Over(..) => {}
                     }
                 }
             }
         }
         Ok(())
-    }
-
-    /// One measured call.
-    fn call(
-        &mut self,
-        condition: Condition,
-        one: &mut Running,
-        (prompt, round): (&Prompt, usize),
-        keep_series: bool,
-    ) -> std::io::Result<Result<Duration, Failure>> {
-        let unseen = |what: &dyn std::fmt::Display| Failure::Ended {
-            how: "it could not be measured".to_string(),
-            said: what.to_string(),
-        };
-        let watch = match Watch::start(one.system.pid()) {
-            Ok(watch) => watch,
-            Err(error) => return Ok(Err(unseen(&error))),
-        };
-        let started_s = self.before_s + self.start.elapsed().as_secs_f64();
-        let limit = self.call_limit();
-        let begun = Instant::now();
-        let reply = one.system.ask(&prompt.text, self.plan.max_output, limit);
-        let latency = begun.elapsed();
-        let seen = watch.end();
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(failure) => return Ok(Err(failure)),
-        };
-        let Some(seen) = seen else { return Ok(Err(unseen(&"it was gone when it had answered"))) };
-        let call = Call {
-            condition: condition.name().to_string(),
-            system: one.name.clone(),
-            prompt: prompt.id.clone(),
-            round,
-            latency_ms: latency.as_secs_f64() * 1e3,
-            first_token_ms: reply.first_token_ms,
-            prompt_tokens: reply.prompt_tokens,
-            output_tokens: reply.output_tokens,
-            peak_bytes: seen.peak_bytes,
-            minor_faults: seen.faults.minor,
-            major_faults: seen.faults.major,
-            pressure_percent: seen.pressure_percent,
-            text_hash: text_hash(&reply.text),
-            session: self.session,
-            started_s,
-        };
-        // Without its neighbour it was no call under this condition.
-        if self.neighbour.as_mut().is_some_and(|neighbour| neighbour.gone().is_some()) {
-            return Ok(Ok(latency));
-        }
-        self.store.add_call(&call)?;
-        if keep_series {
-            self.store.add_series(&call, &crate::series::thinned(&seen.samples))?;
-        }
-        let (system, prompt) = (one.name.clone(), prompt.id.clone());
-        self.done.insert((call.condition.clone(), system, prompt, round));
-        self.results.calls.push(call);
-        Ok(Ok(latency))
     }
 
     fn skip(
@@ -509,17 +461,6 @@ impl<'a> Runner<'a> {
         self.results.cells.push(cell);
         progress.drop_calls(left - self.left_of(condition, system));
         Ok(())
-    }
-}
-
-/// What an end without an answer is called. What another program's exit code means is its affair.
-fn status_of(failure: &Failure, system: &str) -> &'static str {
-    match failure {
-        Failure::TimedOut => "thrashed",
-        Failure::Ended { how, .. } if system == PRODUCT && how == "exit status: 3" => "refused",
-        Failure::Ended { .. } => "ended",
-        Failure::Refused(_) | Failure::Declined(_) => "refused",
-        Failure::Stopped => SKIPPED,
     }
 }
 

@@ -10,8 +10,9 @@ use crate::plot::charts::{Guide, Named, distributions, levels, lines, points};
 use crate::plot::{Figure, png, svg};
 use crate::protocol::{DYNAMIC, PRODUCT, hashes};
 use crate::record::Call;
-use crate::results::{Results, replace};
+use crate::results::{CHANGED, Results, replace};
 use crate::series::{self, Series};
+use crate::settings::shown_limits;
 use crate::statistics::{Interval, Summary};
 use crate::tables::{Contrast, Row, calls_json, contrasts, csv, json as tables_json, rows};
 
@@ -49,6 +50,9 @@ pub fn write(out: &Path, about: &About, results: &Results) -> Result<(), String>
     summary["model"] = about.model.clone().into();
     summary["command"] = about.command.clone().into();
     summary["m_max_bytes"] = json!(results.m_max_bytes);
+    // Of before limits were kept none is known.
+    let limits = (!results.limits.is_empty()).then_some(&results.limits);
+    summary["group_limits_bytes"] = json!(limits);
     summary["complete"] = results.complete.into();
     let missing = results.not_measured();
     summary["not_measured"] = missing.iter().map(|cell| cell.system.clone()).collect();
@@ -207,7 +211,7 @@ fn page(
     let _ = write!(out, "{HEAD}<title>{title}</title></head>\n<body>\n<h1>{title}</h1>\n");
     verdicts(&mut out, results, rows);
     main_table(&mut out, rows);
-    contrast_table(&mut out, contrasts);
+    contrast_table(&mut out, &results.calls, contrasts);
     out.push_str("<h2>Plots</h2>\n");
     for (_, figure) in figures {
         out.push_str(&svg(figure));
@@ -215,13 +219,24 @@ fn page(
     prompt_table(&mut out, rows);
     prompt_contrast_table(&mut out, contrasts);
     out.push_str("<h2>How it was run</h2>\n<table>\n");
-    for (name, value) in about.settings.iter().chain(&about.machine) {
+    let limit = |(condition, bytes): (&String, &u64)| {
+        (format!("group of {condition}"), format!("{bytes} bytes"))
+    };
+    let limits: Vec<(String, String)> = results.limits.iter().map(limit).collect();
+    for (name, value) in about.settings.iter().chain(&limits).chain(&about.machine) {
         let (name, value) = (escape(name), escape(value));
         let _ = writeln!(out, "<tr><td>{name}</td><td class=\"words\">{value}</td></tr>");
     }
+    let limits = shown_limits(&about.settings);
+    let limits = limits.map_or(String::new(), |limits| {
+        format!(
+            ". Limits that changed between its runs, of which it has the last: {}",
+            escape(&limits)
+        )
+    });
     let _ = write!(
         out,
-        "</table>\n<p><code>{}</code></p>\n<p>Every call stands in <code>calls.csv</code> and \
+        "</table>\n<p><code>{}</code>{limits}</p>\n<p>Every call stands in <code>calls.csv</code> and \
          <code>calls.json</code>, the figures above in <code>summary.csv</code> and \
          <code>summary.json</code>.</p>\n</body></html>\n",
         escape(&about.command)
@@ -232,19 +247,25 @@ fn page(
 fn verdicts(out: &mut String, results: &Results, rows: &[Row]) {
     let ours: Vec<&Row> = rows.iter().filter(|row| row.system == PRODUCT).collect();
     let calls: usize = ours.iter().map(|row| row.latency.count).sum();
-    let missed: usize = ours.iter().map(|row| row.missed).sum();
+    let missed: usize = ours.iter().filter_map(|row| row.missed).sum();
     let major: u64 = ours.iter().map(|row| row.major_faults).sum();
     let peak = ours.iter().map(|row| row.peak_bytes).max().unwrap_or(0);
     out.push_str("<ul>\n");
-    if let Some(m_max) = results.m_max_bytes {
-        let _ = writeln!(
-            out,
-            "<li>dctms: {calls} calls, {missed} missed envelopes, {major} major faults; greatest \
+    match results.m_max_bytes {
+        Some(m_max) => {
+            let _ = writeln!(
+                out,
+                "<li>dctms: {calls} calls, {missed} missed envelopes, {major} major faults; greatest \
              peak {:.1} MiB of M_max {:.1} MiB ({:.4})</li>",
-            mebibytes(peak),
-            mebibytes(m_max),
-            peak as f64 / m_max as f64
-        );
+                mebibytes(peak),
+                mebibytes(m_max),
+                peak as f64 / m_max as f64
+            );
+        }
+        None if calls > 0 => out.push_str(
+            "<li class=\"bad\">dctms: M_max is not known: no envelope was checked</li>\n",
+        ),
+        None => {}
     }
     let equal = match equal_answers(&results.calls) {
         Some(true) => "the systems with our kernels gave the same text in every call",
@@ -254,6 +275,10 @@ fn verdicts(out: &mut String, results: &Results, rows: &[Row]) {
     let _ = writeln!(out, "<li>{equal}</li>");
     if !results.complete {
         out.push_str("<li>not complete: the same command goes on</li>\n");
+    }
+    for cell in results.cells.iter().filter(|cell| cell.status == CHANGED) {
+        let (condition, why) = (escape(&cell.condition), escape(&cell.detail));
+        let _ = writeln!(out, "<li class=\"bad\">{condition}: {why}</li>");
     }
     for cell in results.not_measured() {
         let system = escape(&cell.system);
@@ -330,7 +355,7 @@ fn main_table(out: &mut String, rows: &[Row]) {
                 format!("{:.1}", mebibytes(row.peak_bytes)),
                 row.minor_faults.to_string(),
                 row.major_faults.to_string(),
-                if row.system == PRODUCT { row.missed.to_string() } else { "–".to_string() },
+                row.missed.map_or("–".to_string(), |missed| missed.to_string()),
                 row.pressure_percent.map_or("–".to_string(), |percent| format!("{percent:.1}")),
             ],
         });
@@ -351,11 +376,15 @@ const DIFFERENCES: &str = "In percent, with the interval of 95 of 100 resamples 
                            fewer have none. Below zero is faster, or steadier. Rounds whose \
                            calls are of two runs of the program are left out.";
 
-fn contrast_table(out: &mut String, contrasts: &[Contrast]) {
+/// What is said beside it of calls that do not tell their run.
+const ONE_RUN: &str = " Here it is not known of which run a call is; all are taken for one.";
+
+fn contrast_table(out: &mut String, calls: &[Call], contrasts: &[Contrast]) {
     if contrasts.is_empty() {
         return;
     }
-    let _ = writeln!(out, "<h2>Differences</h2>\n<p>{DIFFERENCES}</p>");
+    let unknown = if calls.iter().any(|call| call.session == 0) { ONE_RUN } else { "" };
+    let _ = writeln!(out, "<h2>Differences</h2>\n<p>{DIFFERENCES}{unknown}</p>");
     let names =
         ["condition", "system", "compared with", "rounds", "mean latency", "CV within prompts"];
     begin_table(out, &names);

@@ -5,13 +5,14 @@
 //! | `calls.csv` | a line for each call, written when it is done |
 //! | `cells.jsonl` | a line for each cell that is over before it is done, and each refused prompt |
 //! | `rss.csv` | the resident set of the first round |
-//! | `facts.json` | the product's bound, and whether everything is there |
+//! | `facts.json` | the product's bound, limits of groups, and whether everything is there |
 //!
 //! Lines are only ever added. A line that was cut off, by a kill or by a full disk, is no line: it
 //! is left out the next time, and what it told is measured again. Whole files are replaced by
 //! renaming, so an end at any moment leaves the old one or the new one.
 
-use std::fs::{File, OpenOptions, TryLockError, read_to_string};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, read_to_string};
 use std::io::{ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,7 @@ pub struct Cell {
     pub system: String,
     /// Id of the prompt that the system does not take; `None` where the cell is over.
     pub prompt: Option<String>,
-    /// One word: `skipped`, `refused`, `ended`, `thrashed`, `cut-off`.
+    /// One word: `skipped`, `refused`, `ended`, `thrashed`, `cut-off`, `changed`.
     pub status: String,
     /// Why.
     pub detail: String,
@@ -37,6 +38,8 @@ pub struct Cell {
 
 /// The status of a cell that could not be tried here and now, and is tried again the next time.
 pub const SKIPPED: &str = "skipped";
+/// The status of a cell whose system is not the one that it was: it states another bound.
+pub const CHANGED: &str = "changed";
 
 /// What is known of an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,6 +50,8 @@ pub struct Results {
     pub cells: Vec<Cell>,
     /// The product's bound, bytes.
     pub m_max_bytes: Option<u64>,
+    /// Limits of memory groups, bytes, by condition; folders of before they were kept have none.
+    pub limits: BTreeMap<String, u64>,
     /// Whether nothing is left to be tried.
     pub complete: bool,
 }
@@ -80,8 +85,10 @@ pub fn read_results(out: &Path) -> Result<Results> {
     let cells = text("cells.jsonl")?.lines().filter_map(parse_cell).collect();
     let facts: Value = serde_json::from_str(&text("facts.json")?).unwrap_or(Value::Null);
     let m_max_bytes = facts["m_max_bytes"].as_u64();
+    let limits = facts["group_limits"].as_object().into_iter().flatten();
+    let limits = limits.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect();
     let complete = facts["complete"].as_bool().unwrap_or(false);
-    Ok(Results { calls, cells, m_max_bytes, complete })
+    Ok(Results { calls, cells, m_max_bytes, limits, complete })
 }
 
 /// Which cells that are over are forgotten, so that they are tried again.
@@ -91,26 +98,6 @@ pub enum Retry {
     Skipped,
     /// All of them.
     Everything,
-}
-
-/// The folder of an experiment, for one process at a time.
-#[derive(Debug)]
-pub struct Lock {
-    _folder: File,
-}
-
-/// Takes the folder.
-///
-/// # Errors
-/// That another process has it, or that it cannot be opened.
-pub fn lock(out: &Path) -> std::result::Result<Lock, String> {
-    let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", out.display());
-    let folder = File::open(out).map_err(|error| fault(&error))?;
-    match folder.try_lock() {
-        Ok(()) => Ok(Lock { _folder: folder }),
-        Err(TryLockError::WouldBlock) => Err(fault(&"another experiment writes there")),
-        Err(TryLockError::Error(error)) => Err(fault(&error)),
-    }
 }
 
 /// The columns of `rss.csv`.
@@ -178,11 +165,16 @@ impl Store {
         self.cells.write_all(cell_line(cell).as_bytes())
     }
 
-    /// Writes what is known beside calls; it is learnt again if it cannot be kept.
-    pub fn keep_facts(&self, results: &Results) {
-        let Results { m_max_bytes, complete, .. } = results;
-        let facts = json!({ "m_max_bytes": m_max_bytes, "complete": complete });
-        let _ = replace(&self.out.join("facts.json"), facts.to_string().as_bytes());
+    /// Writes what is known beside calls.
+    ///
+    /// # Errors
+    /// A file that cannot be written: calls whose bound is not kept could not be judged.
+    pub fn keep_facts(&self, results: &Results) -> Result<()> {
+        let Results { m_max_bytes, limits, complete, .. } = results;
+        let facts = json!({
+            "m_max_bytes": m_max_bytes, "group_limits": limits, "complete": complete,
+        });
+        replace(&self.out.join("facts.json"), facts.to_string().as_bytes())
     }
 }
 
@@ -268,20 +260,17 @@ mod tests {
         Store::open(&out, &mut results, Retry::Everything).unwrap();
         assert_eq!(read_results(&out).unwrap().cells, []);
         assert!(!out.join("calls.csv.part").exists());
+        // Facts are kept; an older folder has fewer, and what it lacks is not known.
+        results.limits.insert("group-m-max".to_string(), 7);
+        (results.m_max_bytes, results.complete) = (Some(5), true);
+        store.keep_facts(&results).unwrap();
+        let again = read_results(&out).unwrap();
+        assert_eq!((&again.limits, again.m_max_bytes), (&results.limits, Some(5)));
+        std::fs::write(out.join("facts.json"), r#"{"complete":true}"#).unwrap();
+        let older = read_results(&out).unwrap();
+        assert!(older.complete && older.limits.is_empty() && older.m_max_bytes.is_none());
         assert_eq!(std::fs::read_to_string(out.join("rss.csv")).unwrap(), SERIES_HEADER);
         std::fs::remove_dir_all(&out).unwrap();
-    }
-
-    #[test]
-    fn a_folder_is_for_one_at_a_time() {
-        let out = std::env::temp_dir().join(format!("experiment-lock-{}", std::process::id()));
-        std::fs::create_dir_all(&out).unwrap();
-        let first = lock(&out).unwrap();
-        assert!(lock(&out).unwrap_err().contains("another experiment"));
-        drop(first);
-        drop(lock(&out).unwrap());
-        std::fs::remove_dir_all(&out).unwrap();
-        assert!(lock(&out).is_err());
     }
 
     #[test]

@@ -30,8 +30,9 @@ pub struct Row {
     pub minor_faults: u64,
     /// Faults of all calls that did.
     pub major_faults: u64,
-    /// Calls whose peak passed M_max.
-    pub missed: usize,
+    /// Calls whose peak passed M_max; `None` where the system has no such bound, or it is not known,
+    /// or there is no call.
+    pub missed: Option<usize>,
     /// Mean pressure on processors, percent; `None` where the kernel does not count it.
     pub pressure_percent: Option<f64>,
     /// By prompt: its id, and the latency of its calls.
@@ -83,7 +84,8 @@ fn row(results: &Results, (condition, system): (&str, &str)) -> Row {
     let figures =
         |figure: fn(&Call) -> f64| -> Vec<f64> { calls.iter().map(|call| figure(call)).collect() };
     let groups = by_prompt(&calls);
-    let m_max = results.m_max_bytes.filter(|_| system == PRODUCT).unwrap_or(u64::MAX);
+    let m_max = results.m_max_bytes.filter(|_| system == PRODUCT && !calls.is_empty());
+    let passed = |m_max: u64| calls.iter().filter(|call| call.peak_bytes > m_max).count();
     let waited: Vec<f64> = calls.iter().filter_map(|call| call.pressure_percent).collect();
     Row {
         condition: condition.to_string(),
@@ -94,7 +96,7 @@ fn row(results: &Results, (condition, system): (&str, &str)) -> Row {
         peak_bytes: calls.iter().map(|call| call.peak_bytes).max().unwrap_or(0),
         minor_faults: calls.iter().map(|call| call.minor_faults).sum(),
         major_faults: calls.iter().map(|call| call.major_faults).sum(),
-        missed: calls.iter().filter(|call| call.peak_bytes > m_max).count(),
+        missed: m_max.map(passed),
         pressure_percent: (!waited.is_empty()).then(|| mean(&waited)),
         prompts: groups.iter().map(|(id, values)| (id.clone(), summary(values))).collect(),
         status: status(results, (condition, system)),
@@ -274,7 +276,7 @@ pub fn csv(rows: &[Row]) -> String {
             row.peak_bytes,
             row.minor_faults,
             row.major_faults,
-            row.missed,
+            row.missed.map_or(String::new(), |missed| missed.to_string()),
             row.pressure_percent.map_or(String::new(), |percent| format!("{percent:.2}")),
             row.status.as_ref().map_or("done", |status| &status.0)
         );
@@ -366,8 +368,8 @@ mod tests {
         let results = Results { calls, m_max_bytes: Some(101), ..Results::default() };
         let rows = rows(&results);
         assert_eq!(rows.len(), 2);
-        assert_eq!((rows[0].latency.count, rows[0].missed), (5, 2), "two calls reached 102");
-        assert_eq!(rows[1].missed, 0, "the bound is the product's alone");
+        assert_eq!((rows[0].latency.count, rows[0].missed), (5, Some(2)), "two reached 102");
+        assert_eq!(rows[1].missed, None, "the bound is the product's alone");
         assert_eq!(rows[1].prompts.len(), 2);
         let contrasts = contrasts(&rows, &results.calls, 1);
         assert_eq!((contrasts.len(), contrasts[0].rounds), (1, 2));
@@ -383,6 +385,33 @@ mod tests {
         assert!(
             all["rows"].as_array().unwrap().iter().all(|it| it.as_array().unwrap().len() == width)
         );
+    }
+
+    #[test]
+    fn an_unknown_bound_is_not_zero_misses() {
+        let calls = vec![call(PRODUCT, "P1", 0, 1.0), call(DYNAMIC, "P1", 0, 1.0)];
+        let refused = Cell {
+            condition: "burner".to_string(),
+            system: PRODUCT.to_string(),
+            prompt: None,
+            status: "refused".to_string(),
+            detail: String::new(),
+        };
+        let of = |m_max_bytes: Option<u64>| {
+            let (calls, cells) = (calls.clone(), vec![refused.clone()]);
+            let rows = rows(&Results { calls, cells, m_max_bytes, ..Results::default() });
+            let json = json(&rows, &[]);
+            let json: Vec<Value> =
+                (0..3).map(|row| json["rows"][row]["missed_envelopes"].clone()).collect();
+            let field = |line: &str| line.split(',').nth(14).map(str::to_string);
+            let csv: Vec<String> = csv(&rows).lines().skip(1).filter_map(field).collect();
+            (json, csv)
+        };
+        let (json, csv) = of(Some(1000));
+        assert_eq!((json, csv[0].as_str()), (vec![json!(0), Value::Null, Value::Null], "0"));
+        assert_eq!(csv[1..], ["", ""], "no bound of its own; no call");
+        let (json, csv) = of(None);
+        assert_eq!((json, csv), (vec![Value::Null; 3], vec![String::new(); 3]));
     }
 
     #[test]

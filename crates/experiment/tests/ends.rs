@@ -124,6 +124,15 @@ fn a_signal_stops_it_in_every_phase_and_nothing_is_left() {
     let more = [&words[..], &["--conditions", "none", "--rounds", "1"]].concat();
     assert_eq!(ended(&mut experiment(&out, &more)).0, Some(0));
     assert!(calls(&out).len() >= 5 && calls(&out)[..before.len()] == before);
+    // One that was complete and is extended is not, until it is again.
+    assert!(read_results(&out).unwrap().complete);
+    let made = calls(&out).len();
+    let more = [&words[..], &["--conditions", "none"]].concat();
+    let mut child = experiment(&out, &more).spawn().unwrap();
+    wait("a call more", || calls(&out).len() > made);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!read_results(&out).unwrap().complete);
 }
 
 #[test]
@@ -137,8 +146,23 @@ fn a_kill_leaves_no_system_behind_and_one_experiment_has_the_folder() {
     let mut child = experiment(&out, &["--adapter", &stays]).spawn().unwrap();
     let number = || std::fs::read_to_string(&pids).unwrap_or_default().trim().to_string();
     wait("the system is there", || !number().is_empty());
-    let (code, _, why) = ended(&mut experiment(&out, &["--adapter", &stays]));
-    assert!(code == Some(1) && why.contains("another experiment writes there"), "{why}");
+    // Whatever measures is refused on the same machine, in whichever folder.
+    let other = folder.0.join("other");
+    let envelope = ["--envelope", "--dctms", "/bin/true"];
+    for (out, words) in [(&out, &["--adapter", &stays][..]), (&other, &["--adapter", &stays])]
+        .into_iter()
+        .chain([(&other, &envelope[..])])
+    {
+        let (code, _, why) = ended(&mut experiment(out, words));
+        assert!(code == Some(64) && why.contains("is running on this machine"), "{why}");
+    }
+    // On another one, as far as it can be seen, the folder is still taken.
+    let mut elsewhere = experiment(&out, &["--adapter", &stays]);
+    let (code, _, why) = ended(elsewhere.env("TMPDIR", &other));
+    assert!(code == Some(64) && why.contains("another experiment writes there"), "{why}");
+    // A report measures nothing.
+    let (code, _, why) = ended(&mut experiment(&out, &["--adapter", &stays, "--report-only"]));
+    assert!(code == Some(1) && why.contains("there is no call"), "{why}");
     assert!(lives(&number()));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -166,7 +190,11 @@ fn without_its_neighbour_no_call_counts() {
     let folder = Folder::new("neighbour");
     let fine = format!("fine={}", folder.script("fine", &format!("sleep 0.1\n{ANSWER}")));
     let out = folder.0.join("out");
-    let dies = folder.program("dies", "sleep 0.4; echo 'no such file' >&2; exit 5");
+    // The same program both times: calls are of one build. It stays when it is told to.
+    let told = folder.0.join("told");
+    let stays = format!("[ -f {} ] && exec cat > /dev/null", told.display());
+    let dies = format!("{stays}\nsleep 0.4; echo 'no such file' >&2; exit 5");
+    let dies = folder.program("dies", &dies);
     let words = ["--adapter", &fine, "--rounds", "2", "--conditions", "burner", "--baseline"];
     let (code, said, why) = ended(&mut experiment(&out, &[&words[..], &[&dies]].concat()));
     let made = calls(&out).len();
@@ -174,8 +202,8 @@ fn without_its_neighbour_no_call_counts() {
     assert!(why.contains("the neighbour ended: exit status: 5: no such file"), "{why}");
     assert_eq!(code, Some(if made == 0 { 1 } else { 0 }));
     // What could not be tried is tried again without being asked.
-    let stays = folder.program("stays", "cat > /dev/null");
-    let (code, said, _) = ended(&mut experiment(&out, &[&words[..], &[&stays]].concat()));
+    std::fs::write(&told, "").unwrap();
+    let (code, said, _) = ended(&mut experiment(&out, &[&words[..], &[&dies]].concat()));
     assert!(code == Some(0) && said.contains("10 calls, complete"), "{said}");
 }
 

@@ -32,7 +32,7 @@ fn a_tiny_model_goes_through_the_whole_protocol() {
     let run = || {
         let mut command = Command::new(PROGRAM);
         command.arg("--quick").arg("--model").arg(&model).arg("--out").arg(&out);
-        command.arg("--prompts").arg(&prompts);
+        command.arg("--prompts").arg(&prompts).env("TMPDIR", &out);
         command.args(["--max-input", "400", "--conditions", "none,burner,group-m-max"]);
         command.output().unwrap()
     };
@@ -61,6 +61,13 @@ fn a_tiny_model_goes_through_the_whole_protocol() {
     }
     assert!(String::from_utf8_lossy(&run().stdout).contains("complete"));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    let settings = std::fs::read_to_string(out.join("settings.tsv")).unwrap();
+    for name in ["build of dctms\t", "build of dctms-baseline\t", "turn order\t"] {
+        assert!(settings.contains(name), "{settings}");
+    }
+    if under("group-m-max", PRODUCT) > 0 {
+        assert!(results.limits["group-m-max"] > m_max && page.contains("group of group-m-max"));
+    }
     assert!(page.contains("0 missed envelopes") && page.contains("same text in every call"));
     std::fs::remove_dir_all(&out).unwrap();
 }

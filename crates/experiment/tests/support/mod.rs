@@ -54,6 +54,8 @@ pub fn experiment(out: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(["--systems", "", "--model", "none.gguf", "--out"]);
     command.arg(out).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+    // One runs on a machine at a time; tests beside each other are on machines of their own.
+    command.env("TMPDIR", out.parent().unwrap());
     if !words.contains(&"--conditions") && !words.contains(&"--quick") {
         command.args(["--conditions", "none"]);
     }
@@ -75,6 +77,7 @@ pub fn calls(out: &Path) -> Vec<Call> {
 }
 
 /// Waits until something is so.
+#[allow(dead_code, reason = "not every test file waits")]
 pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
