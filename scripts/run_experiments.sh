@@ -17,7 +17,9 @@
 #
 # Times are those of a quiet machine with two processors of a server. Quantised products of mlx-lm
 # are plain loops on processors, so it is given five minutes of calls (at the 1.5B shape 200 s), and
-# is cut off then; a system that thrashes is after ten. Groups need root. ROUNDS=N makes every
+# is cut off then; a system that thrashes is after ten. Groups need root. One experiment runs on a
+# machine at a time (a second one is refused), and a folder goes on with the builds that it was begun
+# with; where the product breaks its promise, the script ends with exit code 1. ROUNDS=N makes every
 # experiment N rounds long, DEADLINE=S stops each after S seconds.
 #
 # SMOLLM2, GEMMA: paths of the real models (make models). QWEN_15B, QWEN_7B: files, written by
@@ -28,7 +30,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 list() { # what this script knows, which its head says
-    sed -n '2,26p' scripts/run_experiments.sh
+    sed -n '2,28p' scripts/run_experiments.sh
     exit 64
 }
 [ $# -gt 0 ] || list
