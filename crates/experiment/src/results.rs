@@ -85,7 +85,7 @@ pub fn read_results(out: &Path) -> Result<Results> {
     let cells = text("cells.jsonl")?.lines().filter_map(parse_cell).collect();
     let facts: Value = serde_json::from_str(&text("facts.json")?).unwrap_or(Value::Null);
     let m_max_bytes = facts["m_max_bytes"].as_u64();
-    let limits = facts["group_limits"].as_object().into_iter().flatten();
+    let limits = facts["group_limits_bytes"].as_object().into_iter().flatten();
     let limits = limits.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect();
     let complete = facts["complete"].as_bool().unwrap_or(false);
     Ok(Results { calls, cells, m_max_bytes, limits, complete })
@@ -172,7 +172,7 @@ impl Store {
     pub fn keep_facts(&self, results: &Results) -> Result<()> {
         let Results { m_max_bytes, limits, complete, .. } = results;
         let facts = json!({
-            "m_max_bytes": m_max_bytes, "group_limits": limits, "complete": complete,
+            "m_max_bytes": m_max_bytes, "group_limits_bytes": limits, "complete": complete,
         });
         replace(&self.out.join("facts.json"), facts.to_string().as_bytes())
     }
