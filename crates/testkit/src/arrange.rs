@@ -263,6 +263,10 @@ impl<'p> Placer<'p> {
         if lasting(a) && lasting(b) && (host(a) && host(b) || self.is_external(a, b)) {
             return false;
         }
+        // Constants may be read at any time once they are written.
+        if [a, b].into_iter().any(|id| self.program.tensor(id).residence == Residence::Constant) {
+            return false;
+        }
         let clash = |(p, q): (usize, usize)| {
             [(a, b), (b, a)].into_iter().any(|(a, b)| {
                 self.first_touch(p, a).is_some()

@@ -98,7 +98,7 @@ struct Maker<'r> {
     level: Level,
     program: Program,
     tokens: Size,
-    /// Constants by use, written in `load` or in the first phase that uses them.
+    /// Constants by use, written in `load`.
     matrix: TensorId,
     kv_matrix: TensorId,
     vector: TensorId,
@@ -155,10 +155,11 @@ impl<'r> Maker<'r> {
             random_state: TensorId(0),
             vision: vision::Lasting::NONE,
         };
-        maker.matrix = maker.weight("matrix", load, FEATURES, FEATURES);
-        maker.kv_matrix = maker.weight("kv_matrix", load, KV_FEATURES, FEATURES);
-        maker.vector = maker.weight("vector", load, 1, FEATURES);
-        maker.head_vector = maker.weight("head_vector", load, 1, HEAD_DIM.into());
+        let constant = (load, Residence::Constant);
+        maker.matrix = maker.weight("matrix", constant, FEATURES, FEATURES);
+        maker.kv_matrix = maker.weight("kv_matrix", constant, KV_FEATURES, FEATURES);
+        maker.vector = maker.weight("vector", constant, 1, FEATURES);
+        maker.head_vector = maker.weight("head_vector", constant, 1, HEAD_DIM.into());
         maker.frequencies = maker.lasting("frequencies", Residence::Constant, &[16], 4);
         let kind = OpKind::LoadRopeFrequencies {
             base: 1e4,
@@ -203,11 +204,17 @@ impl<'r> Maker<'r> {
         })
     }
 
-    /// A constant and the operation that loads it.
-    fn weight(&mut self, name: &str, phase: PhaseId, rows: u64, cols: u64) -> TensorId {
+    /// A weight and the operation that loads it: a constant, or one that comes and goes.
+    fn weight(
+        &mut self,
+        name: &str,
+        (phase, residence): (PhaseId, Residence),
+        rows: u64,
+        cols: u64,
+    ) -> TensorId {
         let shape = [rows, cols];
         let shape = if rows == 1 { &shape[1..] } else { &shape[..] };
-        let id = self.lasting(name, Residence::Constant, shape, 4);
+        let id = self.lasting(name, residence, shape, 4);
         // Blocks of 8 bits for some matrices, so that products take quantised activations.
         let dtype = match rows > 1 && self.random.once_in(2) {
             true => Dtype::Q8_0,
@@ -308,8 +315,9 @@ impl<'r> Maker<'r> {
     fn phase(&mut self, index: usize, ops: usize) {
         let phase = self.program.add_phase(&format!("phase{index}"));
         let mut pool = Pool { wide: self.carried.clone(), ..Pool::default() };
-        // A constant of this phase alone: dead wherever this phase must come first.
-        let own = self.weight(&format!("own{index}"), phase, 1, FEATURES);
+        // A weight of this phase alone: dead wherever this phase must come first.
+        let passing = (phase, Residence::Carried);
+        let own = self.weight(&format!("own{index}"), passing, 1, FEATURES);
         for _ in 0..ops {
             self.step(phase, &mut pool, own);
         }

@@ -283,14 +283,22 @@ impl<'p> Machine<'p> {
         Ok(())
     }
 
-    /// After a phase the host may read external tensors and whatever no phase reads.
+    /// After a phase the host may read external tensors, whatever no phase reads, and constants
+    /// that have been written.
     fn host_reads(&self) -> Result<(), Corruption> {
         for id in self.lasting() {
-            let external = self.plan.program.tensor(id).residence == Residence::External;
-            if !external && self.read[id.index()] {
+            let slice = self.whole(id);
+            let written = || self.own[id.index()].read(slice.clone()).iter().all(|run| run.1 != 0);
+            let reads = match self.plan.program.tensor(id).residence {
+                Residence::External => true,
+                Residence::Constant => written(),
+                Residence::State | Residence::Carried | Residence::Transient => {
+                    !self.read[id.index()]
+                }
+            };
+            if !reads {
                 continue;
             }
-            let slice = self.whole(id);
             let place = self.place(id, &slice)?;
             if !holds(&self.arena, place, &self.own[id.index()], &slice) {
                 return Err(Corruption::Host { tensor: self.name(id) });

@@ -3,7 +3,7 @@
 //! Two tensors of one phase may share bytes iff one *precedes* the other: all its accesses are
 //! done before the other's first write. In-place pairs are the one exception, and only for the
 //! accesses of the one operation that declares them. A tensor that lives through a phase shares
-//! with nothing that the phase writes. Phases that may run at the same time are ordered by nothing,
+//! with nothing that the phase writes; a constant lives through every phase. Phases that may run at the same time are ordered by nothing,
 //! so they share nothing that one writes. Pairs with common bytes are found by a sweep over offsets.
 
 use std::collections::BTreeMap;
@@ -115,11 +115,12 @@ fn lasting_pair(
 }
 
 /// Two tensors that hold a first value from the host cannot share; nor can anything with a tensor
-/// that the host may touch between any two phases.
+/// that the host may touch between any two phases, or with a constant.
 fn host_pair(plan: &Plan, phase: &Phase, (a, b): (TensorId, TensorId), found: &mut Found) {
     let residences = [a, b].map(|id| plan.program.tensor(id).residence);
+    let alone = |residence| matches!(residence, Residence::External | Residence::Constant);
     let first_value = |residence| matches!(residence, Residence::External | Residence::State);
-    if residences.contains(&Residence::External) || residences.into_iter().all(first_value) {
+    if residences.into_iter().any(alone) || residences.into_iter().all(first_value) {
         shared(plan, &phase.name, (a, b), found);
     }
 }

@@ -4,6 +4,9 @@
 //! A phase *exposes* a tensor when its first touch reads: the value comes from outside. A tensor
 //! is live at the end of a phase when some phase that may follow exposes it, or leaves it alone
 //! and is live at its own end; this is the least fixpoint. Sets of phases are 64-bit words.
+//!
+//! Constants are more than the format asks for: once written they never change, read or not, since
+//! they may be lent to readers beside any phase. So one phase writes one, and never runs again.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +34,7 @@ pub(crate) struct Life {
     exposed: Phases,
     /// Phases at whose start or end a later read needs it.
     pub(crate) live: Phases,
-    /// As `live`; every phase for what the host may touch between any two phases.
+    /// As `live`; every phase for constants, and for what the host may touch between any two.
     pub(crate) kept: Phases,
 }
 
@@ -66,8 +69,15 @@ pub(crate) fn lives(plan: &Plan, phases: &[PhaseFacts], found: &mut Found) -> Ve
         }
         life.live = flow.live(&life);
         // What no phase reads is written for the host, which may read it between any two phases.
-        let host = tensor.residence == Residence::External || !life.read;
-        life.kept = if host { Phases::MAX } else { life.live };
+        let stays = match tensor.residence {
+            Residence::External | Residence::Constant => true,
+            Residence::State | Residence::Carried | Residence::Transient => !life.read,
+        };
+        life.kept = if stays { Phases::MAX } else { life.live };
+        let changes = flow.comes_again(life.written) || life.written.count_ones() > 1;
+        if tensor.residence == Residence::Constant && changes {
+            found.add(Rule::R3, &tensor.name, "a constant that is written more than once");
+        }
         match tensor.residence {
             // The host gives these their first value.
             Residence::External | Residence::State => {}
@@ -113,16 +123,24 @@ impl Flow {
 
     /// Phases that expose the tensor and can be reached with no phase before that writes it.
     fn unwritten(&self, life: &Life) -> Vec<usize> {
-        let mut reached = self.entry;
-        loop {
-            let passed = reached & !life.written;
-            let sets = (0..).zip(&self.next).filter(|(phase, _)| passed & 1 << phase != 0);
-            let grown = sets.fold(reached, |set, (_, next)| set | next);
-            if grown == reached {
-                break;
-            }
-            reached = grown;
-        }
+        let reached = self.reached(self.entry, !life.written);
         (0..self.next.len()).filter(|phase| reached & life.exposed & 1 << phase != 0).collect()
+    }
+
+    /// Whether one of these may run again, or another of them after it.
+    fn comes_again(&self, phases: Phases) -> bool {
+        self.reached(self.followers(phases), Phases::MAX) & phases != 0
+    }
+
+    /// These phases and all that may come after them, on ways through some phases.
+    fn reached(&self, from: Phases, through: Phases) -> Phases {
+        let grown = from | self.followers(from & through);
+        if grown == from { from } else { self.reached(grown, through) }
+    }
+
+    /// Phases that may follow one of these.
+    fn followers(&self, phases: Phases) -> Phases {
+        let sets = (0..).zip(&self.next).filter(|(phase, _)| phases & 1 << phase != 0);
+        sets.fold(0, |set, (_, next)| set | next)
     }
 }

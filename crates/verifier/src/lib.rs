@@ -16,7 +16,9 @@
 //!   ordered as in the program (`edges`);
 //! - **C4** of two tensors with common bytes, one is wholly done before the first write of the
 //!   other; what lives through a phase shares with nothing that the phase writes; phases that may
-//!   run at the same time touch no common bytes that either writes (`bytes`);
+//!   run at the same time touch no common bytes that either writes (`bytes`); a constant is written
+//!   by one phase that never comes again, and shares with nothing, so that it may be read at any
+//!   time after that (`flow`, `bytes`);
 //! - **C5** every read has a write before it on every way through the flow, and nothing in between
 //!   took its bytes (`flow`, `edges`);
 //! - **C6** the one exception to C4 is a pair (output, input) of one operation that its contract

@@ -197,6 +197,77 @@ fn r3_a_carried_value_lives_only_as_long_as_it_is_needed() {
     });
 }
 
+/// A constant may be lent to a reader beside any phase: it is written once, and nothing stands on
+/// its bytes, be it in a phase after which nobody reads it.
+#[test]
+fn r3_a_constant_never_changes() {
+    // A phase that runs last, when no phase needs a constant any more, and writes `late`.
+    let last = |plan: &mut Plan| -> PhaseId {
+        let rest = plan.program.add_phase("rest");
+        plan.program.flow.next[STEP].push(rest);
+        let mut op = plan.program.phases[LOAD].ops[0].clone();
+        let (out, scratch) = (op.outputs[0], op.workspace[0]);
+        let made = [(out, "late"), (scratch, "stage.late")].map(|(id, name)| {
+            let mut tensor = plan.program.tensor(id).clone();
+            (tensor.name, tensor.residence) = (name.to_string(), Residence::Transient);
+            (tensor.phase, tensor.term) = (Some(rest), dctms_ir::tensor::Term::Intermediate);
+            let mut placement = plan.placements[id.index()];
+            placement.offset = Some(plan.arena.bytes);
+            plan.arena.bytes += SLOT_BYTES;
+            plan.placements.push(placement);
+            plan.program.add_tensor(tensor)
+        });
+        (op.outputs, op.workspace) = (vec![made[0]], vec![made[1]]);
+        op.name = "late".to_string();
+        plan.program.phases[rest.index()].ops.push(op);
+        let mut schedule = plan.schedules[LOAD].clone();
+        schedule.lanes.iter_mut().for_each(|tasks| tasks.retain(|task| task.op.index() == 0));
+        schedule.lanes.iter_mut().flatten().for_each(|task| task.signals = None);
+        schedule.events = 0;
+        plan.schedules.push(schedule);
+        plan.concurrency.push(Default::default());
+        plan.costs.push(vec![Default::default()]);
+        plan.arena.transient_bytes = plan.arena.bytes;
+        plan.envelope.intermediate += 2 * SLOT_BYTES;
+        plan.envelope.total += 2 * SLOT_BYTES;
+        plan.envelope.load_peak = plan.envelope.total;
+        steps(plan);
+        rest
+    };
+    accept(|plan| {
+        last(plan);
+    });
+    for over in ["late", "stage.late"] {
+        refuse(Rule::R3, &format!("writing {over} destroys matrix"), |plan| {
+            last(plan);
+            put_on(plan, over, "matrix");
+        });
+    }
+    // Nor may the host be given its bytes, or another constant.
+    refuse(Rule::R2, "state and matrix share bytes", |plan| put_on(plan, "matrix", "state"));
+    refuse(Rule::R3, "writing vector destroys matrix", |plan| put_on(plan, "vector", "matrix"));
+    // Written by a phase that comes again, and by another one.
+    refuse(Rule::R3, "matrix: a constant that is written more than once", |plan| {
+        plan.program.flow.next[STEP].push(PhaseId::of(LOAD));
+    });
+    refuse(Rule::R3, "matrix: a constant that is written more than once", |plan| {
+        let rest = last(plan);
+        let matrix = id(plan, "matrix");
+        plan.program.phases[rest.index()].ops[0].outputs[0] = matrix;
+        steps(plan);
+    });
+    // A value that comes and goes may.
+    accept(|plan| {
+        for name in ["matrix", "vector"] {
+            let id = id(plan, name).index();
+            plan.program.tensors[id].residence = Residence::Carried;
+        }
+        plan.program.flow.next[STEP].push(PhaseId::of(LOAD));
+        last(plan);
+        put_on(plan, "late", "matrix");
+    });
+}
+
 #[test]
 fn r4_a_state_stands_in_one_place() {
     refuse(Rule::R4, "two tensors are versions of it", |plan| {
