@@ -111,7 +111,11 @@ impl From<dctms_exec::ExecError> for EngineError {
             dctms_exec::ExecError::WrongCertificate
             | dctms_exec::ExecError::Isa { .. }
             | dctms_exec::ExecError::System { .. }
+            | dctms_exec::ExecError::Lanes { .. }
             | dctms_exec::ExecError::Lent
+            | dctms_exec::ExecError::Mapped { .. }
+            | dctms_exec::ExecError::MappedLate
+            | dctms_exec::ExecError::Withheld
             | dctms_exec::ExecError::Order { .. }
             | dctms_exec::ExecError::Beside { .. } => Class::System,
         };

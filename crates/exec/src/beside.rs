@@ -25,10 +25,12 @@ use dctms_system::events::Event;
 use dctms_system::lanes::Lane;
 
 use crate::error::ExecError;
+use crate::host::HostTensor;
 use crate::lane::{Interrupt, run_lane};
-use crate::memory::Memory;
+use crate::memory::{Memory, Place};
+use crate::order::follows;
 use crate::run::Context;
-use crate::session::{HostTensor, PhaseState, Session, check_dim};
+use crate::session::{PhaseState, Session, check_dim};
 use crate::trace::Trace;
 
 /// Which phases have to do with a host tensor: one bit a phase.
@@ -63,8 +65,8 @@ impl Session {
     /// phase are those that are set now; `host` may set others. Allocates nothing itself.
     ///
     /// # Errors
-    /// A phase that may not follow the last one, or that has work for lane 0; a lane that
-    /// panicked.
+    /// A phase that may not follow the last one, or that has work for lane 0, or that loads; a lane
+    /// that panicked.
     pub fn run_beside<E: Send, R>(
         &mut self,
         (long, stop): (PhaseId, &(dyn Fn() -> bool + Sync)),
@@ -79,7 +81,7 @@ impl Session {
         self.dims_beside.copy_from_slice(&self.dims);
         let run = self.runs[long.index()];
         let (state, trace) = (&self.phases[long.index()], self.trace.as_ref());
-        let (memory, isa) = (self.memory, self.isa);
+        let (memory, isa, session) = (self.memory, self.isa, self.number);
         let failure = Mutex::new(None);
         let dims = &self.dims_beside;
         let context = Context { memory, isa, dims, mapped_bytes: 0, host: None, failure: &failure };
@@ -94,7 +96,7 @@ impl Session {
             let _over = Over(&running);
             if lane.index == first_lane {
                 let prepare = prepare.lock().ok().and_then(|mut prepare| prepare.take());
-                let mut preparing = Preparing { memory, long: bit(long), partners };
+                let mut preparing = Preparing { memory, session, long: bit(long), partners };
                 let done = prepare.map_or(Ok(()), |prepare| prepare(&mut preparing));
                 if let (Err(error), Ok(mut slot)) = (done, unprepared.lock()) {
                     *slot = Some(error);
@@ -113,6 +115,7 @@ impl Session {
             let mut beside = Beside {
                 lane,
                 memory,
+                session,
                 isa,
                 begun: [Some(long), before],
                 long,
@@ -129,8 +132,12 @@ impl Session {
             answer = Some(host(&mut beside));
         });
         ran.map_err(|error| ExecError::System { message: error.to_string() })?;
-        let stopped = interrupt.is_set();
+        let failure = failure.into_inner().map_err(|_| panicked())?;
+        let stopped = interrupt.is_set() || failure.is_some();
         self.last = last.or(if stopped { before } else { Some(long) });
+        if let Some(error) = failure {
+            return Err(error);
+        }
         let long = match unprepared.into_inner() {
             Ok(Some(error)) => LongRun::Unprepared(error),
             Ok(None) if stopped => LongRun::Interrupted,
@@ -145,6 +152,7 @@ impl Session {
 /// beside it.
 pub struct Preparing {
     memory: Memory,
+    session: u64,
     long: u64,
     partners: u64,
 }
@@ -153,14 +161,16 @@ impl Preparing {
     /// Bytes of a host tensor, to write.
     ///
     /// # Panics
-    /// When the long phase does not name it, or a phase that may run beside touches its bytes.
+    /// When the long phase does not name it, a phase that may run beside touches its bytes, or
+    /// another session gave it.
     pub fn bytes_mut(&mut self, tensor: HostTensor) -> &mut [u8] {
-        self.check(tensor);
-        // SAFETY: the long phase has begun no task (its lanes wait for whoever prepares); phases
-        // beside it touch none of these bytes (checked); the host beside is lent no tensor with
-        // bytes that the long phase touches. The slice borrows this value, the only one of its
-        // run, so no other slice exists.
-        unsafe { self.memory.bytes_mut(tensor.place) }
+        let place = self.check(tensor);
+        // SAFETY: the place is of this plan (checked). The long phase has begun no task (its lanes
+        // wait for whoever prepares); phases beside it touch none of these bytes (checked); the
+        // host beside is lent no tensor with bytes that the long phase touches. The slice borrows
+        // this value, the only one of its run; slices of constants may be alive, and constants
+        // share no byte with what the host has (C4).
+        unsafe { self.memory.bytes_mut(place) }
     }
 
     /// Integers of a host tensor, to write.
@@ -168,15 +178,16 @@ impl Preparing {
     /// # Panics
     /// As [`Preparing::bytes_mut`].
     pub fn integers_mut(&mut self, tensor: HostTensor) -> &mut [u32] {
-        self.check(tensor);
+        let place = self.check(tensor);
         // SAFETY: as in `bytes_mut`.
-        unsafe { self.memory.integers_mut(tensor.place) }
+        unsafe { self.memory.integers_mut(place) }
     }
 
-    fn check(&self, tensor: HostTensor) {
-        let Shares { named, touched } = tensor.shares;
+    fn check(&self, tensor: HostTensor) -> Place {
+        let (place, Shares { named, touched }) = (tensor.place_in(self.session), tensor.shares);
         let own = named & self.long != 0 && touched & self.partners == 0;
-        assert!(own, "{:?} is not for the long phase alone", tensor.place);
+        assert!(own, "{place:?} is not for the long phase alone");
+        place
     }
 }
 
@@ -185,6 +196,7 @@ impl Preparing {
 pub struct Beside<'s> {
     lane: &'s Lane<'s>,
     memory: Memory,
+    session: u64,
     isa: Isa,
     long: PhaseId,
     /// What a first short phase follows: the long one, or, should that be interrupted, the one
@@ -221,8 +233,8 @@ impl Beside<'_> {
     /// Runs a short phase on this lane. Allocates nothing.
     ///
     /// # Errors
-    /// A phase that may not run beside the long one or not follow the last short one, or that has
-    /// work for other lanes; a lane that panicked.
+    /// A phase that may not run beside the long one or not follow the last short one, that has work
+    /// for other lanes, or that loads; a lane that panicked.
     pub fn run(&mut self, phase: PhaseId) -> Result<(), ExecError> {
         let state = &self.phases[phase.index()];
         let alone = state.code.lanes.iter().skip(1).all(Vec::is_empty);
@@ -238,7 +250,7 @@ impl Beside<'_> {
             let after = after.map(|after| self.phases[after.index()].name.clone());
             return Err(ExecError::Order { phase: state.name.clone(), after });
         }
-        *self.last = Some(phase);
+        let before = self.last.replace(phase);
         self.runs[phase.index()] = self.runs[phase.index()].wrapping_add(1);
         let run = self.runs[phase.index()];
         let failure = Mutex::new(None);
@@ -248,22 +260,27 @@ impl Beside<'_> {
         let trace = self.trace;
         let recorder = trace.map(|trace| trace.recorder(0, phase.index(), run));
         run_lane(self.lane, (state, run), &context, &Interrupt::new(None), recorder.as_ref());
-        match self.lane.is_poisoned() {
-            true => Err(panicked()),
-            false => Ok(()),
+        match failure.into_inner() {
+            Ok(None) if !self.lane.is_poisoned() => Ok(()),
+            Ok(Some(error)) => {
+                *self.last = before;
+                Err(error)
+            }
+            Ok(None) | Err(_) => Err(panicked()),
         }
     }
 
     /// Bytes of a host tensor.
     ///
     /// # Panics
-    /// When the long phase touches any of them.
+    /// When the long phase touches any of them, or another session gave the tensor.
     #[must_use]
     pub fn bytes(&self, tensor: HostTensor) -> &[u8] {
-        self.check(tensor);
-        // SAFETY: the long phase and whoever prepares it touch none of these bytes (checked), short
-        // phases run on this thread in `run`, which borrows this value mutably.
-        unsafe { self.memory.bytes(tensor.place) }
+        let place = self.check(tensor);
+        // SAFETY: the place is of this plan (checked). The long phase and whoever prepares it touch
+        // none of these bytes (checked), short phases run on this thread in `run`, which borrows
+        // this value mutably.
+        unsafe { self.memory.bytes(place) }
     }
 
     /// Floats of a host tensor.
@@ -272,9 +289,9 @@ impl Beside<'_> {
     /// As [`Beside::bytes`].
     #[must_use]
     pub fn floats(&self, tensor: HostTensor) -> &[f32] {
-        self.check(tensor);
+        let place = self.check(tensor);
         // SAFETY: as in `bytes`.
-        unsafe { self.memory.floats(tensor.place) }
+        unsafe { self.memory.floats(place) }
     }
 
     /// Integers of a host tensor.
@@ -283,9 +300,9 @@ impl Beside<'_> {
     /// As [`Beside::bytes`].
     #[must_use]
     pub fn integers(&self, tensor: HostTensor) -> &[u32] {
-        self.check(tensor);
+        let place = self.check(tensor);
         // SAFETY: as in `bytes`.
-        unsafe { self.memory.integers(tensor.place) }
+        unsafe { self.memory.integers(place) }
     }
 
     /// Bytes of a host tensor, to write.
@@ -293,9 +310,10 @@ impl Beside<'_> {
     /// # Panics
     /// As [`Beside::bytes`].
     pub fn bytes_mut(&mut self, tensor: HostTensor) -> &mut [u8] {
-        self.check(tensor);
-        // SAFETY: as in `bytes`; this value is borrowed mutably, so no other slice exists.
-        unsafe { self.memory.bytes_mut(tensor.place) }
+        let place = self.check(tensor);
+        // SAFETY: as in `bytes`; this value is borrowed mutably, so no other slice that it lent is
+        // alive, and constants share no byte with what the host has (C4).
+        unsafe { self.memory.bytes_mut(place) }
     }
 
     /// Integers of a host tensor, to write.
@@ -303,14 +321,16 @@ impl Beside<'_> {
     /// # Panics
     /// As [`Beside::bytes`].
     pub fn integers_mut(&mut self, tensor: HostTensor) -> &mut [u32] {
-        self.check(tensor);
+        let place = self.check(tensor);
         // SAFETY: as in `bytes_mut`.
-        unsafe { self.memory.integers_mut(tensor.place) }
+        unsafe { self.memory.integers_mut(place) }
     }
 
-    fn check(&self, tensor: HostTensor) {
+    fn check(&self, tensor: HostTensor) -> Place {
+        let place = tensor.place_in(self.session);
         let apart = tensor.shares.touched & bit(self.long) == 0;
-        assert!(apart, "{:?} is the long phase's", tensor.place);
+        assert!(apart, "{place:?} is the long phase's");
+        place
     }
 }
 
@@ -342,14 +362,6 @@ fn partners(flow: &Flow, phase: PhaseId) -> u64 {
         (false, false) => 0,
     };
     flow.overlap.iter().map(partner).fold(0, |all, one| all | one)
-}
-
-/// Whether a phase may come after another, or first.
-pub(crate) fn follows(flow: &Flow, after: Option<PhaseId>, phase: PhaseId) -> bool {
-    match after {
-        None => flow.entry.contains(&phase),
-        Some(after) => flow.next[after.index()].contains(&phase),
-    }
 }
 
 fn panicked() -> ExecError {

@@ -17,8 +17,26 @@ pub enum ExecError {
         /// What it said.
         message: String,
     },
+    /// The session was to have fewer lanes than the plan has work for.
+    Lanes {
+        /// The plan's.
+        needed: usize,
+        /// The session's.
+        value: usize,
+    },
     /// Pages of the arena were to change while somebody holds bytes of a constant.
     Lent,
+    /// Pages of a file were to take the place of more than constants.
+    Mapped {
+        /// Bytes of the file.
+        len_bytes: usize,
+        /// First bytes of the arena that hold constants alone.
+        bound: usize,
+    },
+    /// Pages of a file were to come for the second time, or after something was loaded.
+    MappedLate,
+    /// The arena's first bytes were taken from it, and no pages of a file came in their place.
+    Withheld,
     /// A dim is out of its bounds.
     Dim {
         /// Its name.
@@ -62,6 +80,20 @@ impl fmt::Display for ExecError {
             }
             ExecError::System { message } => f.write_str(message),
             ExecError::Lent => f.write_str("a constant is lent, so the arena keeps its pages"),
+            ExecError::Lanes { needed, value } => {
+                write!(f, "the plan has work for {needed} lanes, the session has {value}")
+            }
+            ExecError::Mapped { len_bytes, bound } => write!(
+                f,
+                "{len_bytes} bytes of a file were to be mapped over the arena's first {bound}, \
+                 which hold constants alone"
+            ),
+            ExecError::MappedLate => {
+                f.write_str("a file is mapped before anything is loaded, and once")
+            }
+            ExecError::Withheld => f.write_str(
+                "making the arena resident failed, and its first bytes are out of reach since",
+            ),
             ExecError::Dim { name, value, min, max } => {
                 write!(f, "{name} = {value} is outside the plan's bounds {min} to {max}")
             }

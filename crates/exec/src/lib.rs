@@ -12,10 +12,12 @@
 pub mod beside;
 mod command;
 pub mod error;
+mod host;
 mod lane;
 mod link;
 pub mod load;
 mod memory;
+mod order;
 mod retired;
 mod run;
 pub mod sample;
@@ -24,8 +26,7 @@ pub mod trace;
 
 pub use beside::{Beside, LongRun, Preparing};
 pub use error::ExecError;
+pub use host::HostTensor;
 pub use load::{Constant, LoadHost};
 pub use retired::RetiredSession;
-pub use session::{
-    CertifiedPlan, ConstantBytes, FilePart, HostTensor, Ran, Session, SessionOptions,
-};
+pub use session::{CertifiedPlan, ConstantBytes, FilePart, Ran, Session, SessionOptions};

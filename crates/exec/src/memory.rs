@@ -56,8 +56,9 @@ impl Memory {
     /// The memory of a mapping.
     ///
     /// # Safety
-    /// `[base, base + len)` must be readable and writable, zero-initialised or written, and stay
-    /// mapped while this value or any copy of it is used.
+    /// `[base, base + len)` must stay mapped while this value or any copy of it is used. Whatever
+    /// is made a slice of must be readable then, zero-initialised or written, and writable where
+    /// the slice is one to write.
     pub unsafe fn new(base: *mut u8, len: usize) -> Memory {
         Memory { base, len }
     }
@@ -106,7 +107,8 @@ impl Memory {
     /// Bytes to read.
     ///
     /// # Safety
-    /// Nobody writes the place while the slice lives (C4), and the lifetime is within the task.
+    /// Nobody writes the place while the slice lives: within a task that is C4, and else whoever
+    /// lends the slice answers for it.
     pub unsafe fn bytes<'a>(&self, place: Place) -> &'a [u8] {
         // SAFETY: the caller keeps this function's contract, which is the same.
         unsafe { self.shared(place) }
@@ -142,8 +144,8 @@ impl Memory {
     /// Bytes to write.
     ///
     /// # Safety
-    /// Nobody else touches the place while the slice lives (C4), and the lifetime is within the
-    /// task.
+    /// Nobody else touches the place while the slice lives: within a task that is C4, and else
+    /// whoever lends the slice answers for it.
     pub unsafe fn bytes_mut<'a>(&self, place: Place) -> &'a mut [u8] {
         // SAFETY: the caller keeps this function's contract, which is the same.
         unsafe { self.exclusive(place) }

@@ -100,6 +100,11 @@ fn execute_load(body: &Body, context: &Context<'_>) {
     // SAFETY: the place of this task's own output: see the file's note.
     match unsafe { host.constant(rest.offset, memory.bytes_mut(rest)) } {
         Ok(Constant::Filled) => return host.loaded(out.len as u64),
+        // What is made from the model's files is written as a whole, and a file's pages cannot be.
+        Ok(Constant::Elsewhere) if mapped > 0 => {
+            let what = format!("{mapped} of its {} bytes are mapped, the rest is not", out.len);
+            return fail(context, "a constant", what);
+        }
         Ok(Constant::Elsewhere) => {}
         Err(message) => return fail(context, "a constant", message),
     }

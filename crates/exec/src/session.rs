@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dctms_ir::Residence;
@@ -18,9 +19,10 @@ use dctms_system::arena::{Arena, ArenaPages};
 use dctms_system::lanes::{Lane, Lanes, LanesConfig};
 use dctms_verifier::Certificate;
 
-use crate::beside::{Shares, bit, follows};
+use crate::beside::bit;
 use crate::command::Body;
 use crate::error::ExecError;
+use crate::host::{HostPlace, HostTensor, constants_len_bytes, host_places};
 use crate::lane::{Interrupt, run_lane};
 use crate::link::{PhaseCode, link};
 use crate::load::LoadHost;
@@ -68,7 +70,8 @@ pub struct SessionOptions {
 /// the place of the arena's first bytes.
 ///
 /// The file is to stay as it is: one that is shortened ends the process, one that is rewritten
-/// changes weights.
+/// changes weights. No session can see to that, so whoever makes this value answers for it; that
+/// the bytes are those of constants, [`Session::make_resident`] checks.
 #[derive(Clone, Copy, Debug)]
 pub struct FilePart<'a> {
     /// The file.
@@ -77,13 +80,6 @@ pub struct FilePart<'a> {
     pub at: u64,
     /// Bytes, whole pages.
     pub len_bytes: usize,
-}
-
-/// Where a host-visible tensor stands, and which phases have to do with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostTensor {
-    pub(crate) place: Place,
-    pub(crate) shares: Shares,
 }
 
 /// Bytes of a constant: they do not change after loading, so they can be read beside any run.
@@ -99,9 +95,10 @@ impl ConstantBytes {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping lives as long as `arena`, which this value holds.
         let memory = unsafe { Memory::new(self.arena.base(), self.arena.len_bytes()) };
-        // SAFETY: a constant is written by the loading phase only (C4: nothing else may share its
-        // bytes, R3), which was over when this value was made and cannot run again; the host gets
-        // no place of a constant; and whoever changes pages needs the arena without this value.
+        // SAFETY: one phase writes a constant, and the flow never leads to it again (R3); it had
+        // run whole when this value was made (`Session::constant`). Nothing that any phase writes,
+        // and nothing that the host is given a place of, shares its bytes (C4). Whoever changes
+        // pages needs the arena without this value (`unlent`).
         unsafe { memory.bytes(self.place) }
     }
 }
@@ -117,9 +114,12 @@ pub enum Ran {
 
 /// A plan in execution.
 pub struct Session {
+    // Before the arena, so that the threads have ended when it is unmapped.
+    pub(crate) lanes: Lanes,
     arena: Arc<Arena>,
     pub(crate) memory: Memory,
-    pub(crate) lanes: Lanes,
+    /// What no other session of this process has.
+    pub(crate) number: u64,
     pub(crate) isa: Isa,
     pub(crate) phases: Vec<PhaseState>,
     /// Runs of each phase.
@@ -134,21 +134,22 @@ pub struct Session {
     pub(crate) prepared: u32,
     pub(crate) last: Option<PhaseId>,
     /// A loading phase that failed half way.
-    unfinished: Option<PhaseId>,
-    host_places: Vec<HostPlace>,
+    pub(crate) unfinished: Option<PhaseId>,
+    /// Phases that have run whole at least once, on all lanes, one bit each.
+    finished: u64,
+    pub(crate) host_places: Vec<HostPlace>,
     states: Vec<StatePlace>,
+    /// First bytes of the arena that hold constants and nothing else.
+    constants_len_bytes: usize,
     /// First bytes of the arena that are pages of a file.
     mapped_bytes: usize,
+    /// Whether first bytes were taken from the arena and no pages came in their place.
+    pub(crate) withheld: bool,
     pub(crate) trace: Option<Trace>,
 }
 
-/// A tensor that lives across phases.
-struct HostPlace {
-    tensor: TensorId,
-    place: Place,
-    residence: Residence,
-    shares: Shares,
-}
+/// The number of the next session.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct PhaseState {
     pub(crate) name: String,
@@ -162,15 +163,20 @@ impl Session {
     /// resident yet: see [`Session::make_resident`].
     ///
     /// # Errors
-    /// An operating system without room.
+    /// Fewer lanes than the plan has work for, an operating system without room.
     pub fn start(
         certified: CertifiedPlan<'_>,
         options: &SessionOptions,
     ) -> Result<Session, ExecError> {
         let plan = certified.plan();
+        let needed = plan.schedules.iter().map(|schedule| schedule.lanes.len()).max().unwrap_or(0);
+        if options.lanes.lanes < needed {
+            return Err(ExecError::Lanes { needed, value: options.lanes.lanes });
+        }
         let arena = Arena::map(plan.arena.bytes as usize, options.pages).map_err(system)?;
         let arena = Arc::new(arena);
-        // SAFETY: the mapping is this long, writable and zero, and lives in the same struct.
+        // SAFETY: the mapping is this long, writable and zero, and lives in the same struct; the
+        // lanes, which have copies, end before it.
         let memory = unsafe { Memory::new(arena.base(), arena.len_bytes()) };
         let mut phases = Vec::new();
         let mut events = 0;
@@ -183,9 +189,10 @@ impl Session {
         let config = LanesConfig { events: prepared_event + 1, ..options.lanes };
         let lanes = Lanes::start(&config).map_err(system)?;
         Ok(Session {
+            lanes,
             arena,
             memory,
-            lanes,
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             isa: options.isa,
             runs: vec![0; phases.len()],
             phases,
@@ -197,9 +204,12 @@ impl Session {
             prepared: 0,
             last: None,
             unfinished: None,
+            finished: 0,
             host_places: host_places(plan),
             states: states(plan),
+            constants_len_bytes: constants_len_bytes(plan),
             mapped_bytes: 0,
+            withheld: false,
             trace: None,
         })
     }
@@ -247,18 +257,24 @@ impl Session {
     /// of a file is neither made resident nor within reach of a lock: the pages come last.
     ///
     /// # Errors
-    /// A lane that panicked, `Lent` while somebody holds a constant, an operating system that does
-    /// not map the file. The session is of no use then: a read of its first bytes may fault.
+    /// Pages in the place of more than constants, after something was loaded, or for the second
+    /// time; `Lent` while somebody holds a constant; a lane that panicked, an operating system that
+    /// does not map the file. After the last two the first bytes may be gone, and the session
+    /// refuses whatever would touch them (`Withheld`).
     pub fn make_resident(
         &mut self,
         mapped: Option<FilePart<'_>>,
         lock: impl FnOnce(),
     ) -> Result<(), ExecError> {
+        self.check_pages(mapped)?;
         let own = unlent(&mut self.arena)?;
-        let from = mapped.map_or(0, |part| part.len_bytes);
-        if from > 0 {
+        let from = mapped.map_or(self.mapped_bytes, |part| part.len_bytes);
+        if mapped.is_some() {
+            self.withheld = true;
             // SAFETY: the session is borrowed mutably and no constant is lent, so nobody has a
-            // slice of the arena; prefaulting begins behind the range, and then it is mapped.
+            // slice of the arena. Until pages are mapped, below, nobody gets one of the range:
+            // prefaulting begins behind it, only constants stand there (`check_pages`), and while
+            // `withheld` is set no phase runs and no constant is lent.
             unsafe { own.withhold(from) }.map_err(system)?;
         }
         let arena = &*own;
@@ -268,19 +284,49 @@ impl Session {
         populated.map_err(system)?;
         lock();
         if let Some(FilePart { file, at, len_bytes }) = mapped {
-            // SAFETY: as above; of the first `mapped_bytes` loading writes none (`execute_load`),
-            // the host has no place of a constant, and nothing else writes constants (R3). That
-            // the file stays as it is, `FilePart` asks of its owner.
+            // SAFETY: as above, nobody has a slice of the range. Only constants stand there, and
+            // only tasks that load have them as outputs (`constants_len_bytes`): so the host has
+            // no place there, and these tasks leave out the first `mapped_bytes` (`execute_load`).
+            // The file holds the part (`check_pages`); that it stays as it is, `FilePart` asks of
+            // its owner.
             unsafe { own.map_file(len_bytes, file, at) }.map_err(system)?;
-            self.mapped_bytes = len_bytes;
+            (self.mapped_bytes, self.withheld) = (len_bytes, false);
         }
         Ok(())
+    }
+
+    /// Whether pages may change: what is left of the arena is whole, and a file's part comes first
+    /// of all, once, in the place of nothing but constants.
+    fn check_pages(&self, mapped: Option<FilePart<'_>>) -> Result<(), ExecError> {
+        if self.withheld {
+            return Err(ExecError::Withheld);
+        }
+        let Some(FilePart { file, at, len_bytes }) = mapped else { return Ok(()) };
+        let ran = self.last.is_some() || self.unfinished.is_some() || self.finished != 0;
+        if self.mapped_bytes > 0 || ran {
+            return Err(ExecError::MappedLate);
+        }
+        if len_bytes > self.constants_len_bytes {
+            return Err(ExecError::Mapped { len_bytes, bound: self.constants_len_bytes });
+        }
+        let file_len = file.metadata().map_err(|error| ExecError::System {
+            message: format!("length of a file to map: {error}"),
+        })?;
+        match at.checked_add(len_bytes as u64).is_some_and(|end| end <= file_len.len()) {
+            true => Ok(()),
+            false => Err(ExecError::System {
+                message: format!(
+                    "{len_bytes} bytes at {at} of a file of {}: cannot be mapped",
+                    file_len.len()
+                ),
+            }),
+        }
     }
 
     /// Runs the loading phase and drops its commands.
     ///
     /// # Errors
-    /// The first failure of any lane.
+    /// The first failure of any lane: then it may be tried again, and nothing else may run.
     pub fn load(&mut self, phase: PhaseId, host: &dyn LoadHost) -> Result<(), ExecError> {
         if self.last.is_some() {
             return Err(self.order_error(phase));
@@ -291,20 +337,23 @@ impl Session {
     }
 
     /// Runs a loading phase that may run again: weights that come and go. What they replace must
-    /// not be needed any more; the flow says when that is. After a failure nothing but the same
-    /// phase may run: half of what it replaces is gone.
+    /// not be needed any more; the flow says when that is. After a failure half of what it replaces
+    /// is gone, so nothing may run but the same phase, or another such phase that may follow it and
+    /// from which no way leads to a use of what is missing but through the phase that failed.
     ///
     /// # Errors
     /// As [`Session::load`]; a phase that may not follow the last one.
     pub fn reload(&mut self, phase: PhaseId, host: &dyn LoadHost) -> Result<(), ExecError> {
-        self.check_order(phase)?;
+        match self.unfinished.filter(|failed| *failed != phase) {
+            Some(failed) if self.may_replace(failed, phase) => self.last = Some(failed),
+            Some(_) | None => self.check_order(phase)?,
+        }
         let before = self.last;
         self.unfinished = Some(phase);
         let ran = self.run_with(phase, Some(host), None);
-        match ran {
-            Ok(_) => self.unfinished = None,
+        if ran.is_err() {
             // So that the phase may be tried again from where it was.
-            Err(_) => self.last = before,
+            self.last = before;
         }
         ran.map(|_| ())
     }
@@ -341,12 +390,7 @@ impl Session {
         phase: PhaseId,
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Ran, ExecError> {
-        let before = self.last;
-        let ran = self.run_with(phase, None, Some(stop))?;
-        if ran == Ran::Interrupted {
-            self.last = before;
-        }
-        Ok(ran)
+        self.run_with(phase, None, Some(stop))
     }
 
     fn run_with(
@@ -356,6 +400,7 @@ impl Session {
         stop: Option<&(dyn Fn() -> bool + Sync)>,
     ) -> Result<Ran, ExecError> {
         self.check_order(phase)?;
+        let before = self.last;
         self.last = Some(phase);
         self.runs[phase.index()] = self.runs[phase.index()].wrapping_add(1);
         let (state, run) = (&self.phases[phase.index()], self.runs[phase.index()]);
@@ -377,11 +422,19 @@ impl Session {
         let ran = self.lanes.run(&step);
         ran.map_err(system)?;
         match failure.into_inner() {
-            Ok(None) => Ok(match interrupt.is_set() {
-                true => Ran::Interrupted,
-                false => Ran::Whole,
-            }),
-            Ok(Some(error)) => Err(error),
+            Ok(None) if interrupt.is_set() => {
+                self.last = before;
+                Ok(Ran::Interrupted)
+            }
+            Ok(None) => {
+                self.unfinished = None;
+                self.finished |= bit(phase);
+                Ok(Ran::Whole)
+            }
+            Ok(Some(error)) => {
+                (self.last, self.unfinished) = (before, Some(phase));
+                Err(error)
+            }
             Err(_) => Err(ExecError::System { message: "a lane panicked".to_string() }),
         }
     }
@@ -390,8 +443,11 @@ impl Session {
     /// what the phase would take if arithmetic and waiting were free. Gives the bytes.
     ///
     /// # Errors
-    /// A lane that panicked.
+    /// A lane that panicked; `Withheld` as after [`Session::make_resident`].
     pub fn read_weights(&mut self, phase: PhaseId, streams: Streams) -> Result<u64, ExecError> {
+        if self.withheld {
+            return Err(ExecError::Withheld);
+        }
         let Session { lanes, phases, memory, .. } = self;
         let (code, memory) = (&phases[phase.index()].code, *memory);
         let places = |lane: usize| {
@@ -409,72 +465,79 @@ impl Session {
         Ok((0..code.lanes.len()).flat_map(places).map(|place| place.len as u64).sum())
     }
 
-    pub(crate) fn check_order(&self, phase: PhaseId) -> Result<(), ExecError> {
-        let finished = self.unfinished.is_none_or(|unfinished| unfinished == phase);
-        match finished && follows(&self.flow, self.last, phase) {
-            true => Ok(()),
-            false => Err(self.order_error(phase)),
-        }
-    }
-
-    fn order_error(&self, phase: PhaseId) -> ExecError {
-        ExecError::Order {
-            phase: self.phases[phase.index()].name.clone(),
-            after: self.last.map(|last| self.phases[last.index()].name.clone()),
-        }
-    }
-
     /// Where a tensor stands that lives across phases, for the host to read or write between
     /// runs. `None` for any other tensor, and for a constant, which the host only reads:
     /// [`Session::constant`].
     #[must_use]
     pub fn host_tensor(&self, id: TensorId) -> Option<HostTensor> {
         let found = self.host_places.iter().find(|host| host.tensor == id);
-        found
-            .filter(|host| host.residence != Residence::Constant)
-            .map(|host| HostTensor { place: host.place, shares: host.shares })
+        found.filter(|host| host.residence != Residence::Constant).map(|host| HostTensor {
+            session: self.number,
+            place: host.place,
+            shares: host.shares,
+        })
     }
 
-    /// A constant, once loaded. `None` before, and for any other tensor.
+    /// A constant, once the phase that writes it has run whole. `None` before, and for any other
+    /// tensor.
     #[must_use]
     pub fn constant(&self, id: TensorId) -> Option<ConstantBytes> {
         let found = self.host_places.iter().find(|host| host.tensor == id)?;
-        let is_constant = found.residence == Residence::Constant && self.last.is_some();
+        let is_loaded = found.written != 0 && found.written & !self.finished == 0;
+        let is_constant = found.residence == Residence::Constant && is_loaded && !self.withheld;
         is_constant.then(|| ConstantBytes { arena: Arc::clone(&self.arena), place: found.place })
     }
 
     /// Bytes of a host tensor.
+    ///
+    /// # Panics
+    /// When another session gave the tensor.
     #[must_use]
     pub fn bytes(&self, tensor: HostTensor) -> &[u8] {
-        // SAFETY: no run is under way (`run` borrows the session mutably), and the slice borrows
-        // the session, so none can start while it lives.
-        unsafe { self.memory.bytes(tensor.place) }
+        // SAFETY: the place is of this plan (checked) and of no constant, so its pages are the
+        // arena's own; no run is under way (`run` borrows the session mutably), and the slice
+        // borrows the session, so none can start while it lives.
+        unsafe { self.memory.bytes(tensor.place_in(self.number)) }
     }
 
     /// Floats of a host tensor.
+    ///
+    /// # Panics
+    /// As [`Session::bytes`].
     #[must_use]
     pub fn floats(&self, tensor: HostTensor) -> &[f32] {
         // SAFETY: as in `bytes`.
-        unsafe { self.memory.floats(tensor.place) }
+        unsafe { self.memory.floats(tensor.place_in(self.number)) }
     }
 
     /// Integers of a host tensor.
+    ///
+    /// # Panics
+    /// As [`Session::bytes`].
     #[must_use]
     pub fn integers(&self, tensor: HostTensor) -> &[u32] {
         // SAFETY: as in `bytes`.
-        unsafe { self.memory.integers(tensor.place) }
+        unsafe { self.memory.integers(tensor.place_in(self.number)) }
     }
 
     /// Bytes of a host tensor, to write.
+    ///
+    /// # Panics
+    /// As [`Session::bytes`].
     pub fn bytes_mut(&mut self, tensor: HostTensor) -> &mut [u8] {
-        // SAFETY: the session is borrowed mutably: no run and no other slice exists.
-        unsafe { self.memory.bytes_mut(tensor.place) }
+        // SAFETY: the place is of this plan (checked) and of no constant. The session is borrowed
+        // mutably, so no run is under way and no other slice that it lent is alive; those of
+        // `ConstantBytes` may be, and constants share no byte with what the host has (C4).
+        unsafe { self.memory.bytes_mut(tensor.place_in(self.number)) }
     }
 
     /// Integers of a host tensor, to write.
+    ///
+    /// # Panics
+    /// As [`Session::bytes`].
     pub fn integers_mut(&mut self, tensor: HostTensor) -> &mut [u32] {
         // SAFETY: as in `bytes_mut`.
-        unsafe { self.memory.integers_mut(tensor.place) }
+        unsafe { self.memory.integers_mut(tensor.place_in(self.number)) }
     }
 }
 
@@ -500,40 +563,4 @@ pub(crate) fn check_dim(bounds: &Dim, value: u64) -> Result<(), ExecError> {
         });
     }
     Ok(())
-}
-
-fn host_places(plan: &Plan) -> Vec<HostPlace> {
-    let place = |index: usize| {
-        let placement = &plan.placements[index];
-        let offset = placement.offset?;
-        Some(Place { offset: offset as usize, len: placement.bytes as usize })
-    };
-    let mut named = vec![0; plan.program.tensors.len()];
-    for (index, phase) in plan.program.phases.iter().enumerate() {
-        for op in &phase.ops {
-            for id in op.inputs.iter().chain(&op.outputs).chain(&op.workspace) {
-                named[id.index()] |= bit(PhaseId::of(index));
-            }
-        }
-    }
-    let touched = |own: Place| {
-        let common = |other: Place| {
-            own.offset < other.offset + other.len && other.offset < own.offset + own.len
-        };
-        // Only phases that others run beside are ever asked for.
-        match plan.program.flow.overlap.is_empty() {
-            true => u64::MAX,
-            false => (0..named.len())
-                .filter(|other| place(*other).is_some_and(common))
-                .fold(0, |all, other| all | named[other]),
-        }
-    };
-    let mut places = Vec::new();
-    for (index, tensor) in plan.program.tensors.iter().enumerate() {
-        let (None, Some(place)) = (tensor.phase, place(index)) else { continue };
-        let shares = Shares { named: named[index], touched: touched(place) };
-        let (tensor, residence) = (TensorId::of(index), tensor.residence);
-        places.push(HostPlace { tensor, place, residence, shares });
-    }
-    places
 }

@@ -244,14 +244,21 @@ struct Piece {
 }
 
 impl Pieces {
-    /// What can be mapped: the weights, in the order and at the distances of the arena, but for
-    /// what the last page shares with something else.
+    /// What can be mapped: the weights, in the order and at the distances of the arena, one behind
+    /// the other with no room between for anything else, but for what the last page shares with
+    /// something else.
     #[must_use]
     pub fn mapping(&self) -> Option<Mapping> {
-        let at = self.pieces.first().filter(|piece| piece.arena_offset == 0)?.at;
-        let alike = |piece: &&Piece| piece.at.checked_sub(at) == Some(piece.arena_offset);
-        let last = self.pieces.iter().take_while(alike).last()?;
-        let len_bytes = ((last.arena_offset + last.len) / PAGE_BYTES * PAGE_BYTES) as usize;
+        let at = self.pieces.first()?.at;
+        let mut end = 0_u64;
+        for piece in &self.pieces {
+            let next = end.checked_next_multiple_of(ALIGNMENT) == Some(piece.arena_offset);
+            if !next || piece.at.checked_sub(at) != Some(piece.arena_offset) {
+                break;
+            }
+            end = piece.arena_offset + piece.len;
+        }
+        let len_bytes = (end / PAGE_BYTES * PAGE_BYTES) as usize;
         (at.is_multiple_of(PAGE_BYTES) && len_bytes > 0).then_some(Mapping { at, len_bytes })
     }
 
@@ -449,6 +456,32 @@ impl Source for HeaderSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Only what stands behind each other in file and arena alike is mapped: a hole between two
+    /// constants is a place of something else, whatever the file has there.
+    #[test]
+    fn no_hole_is_mapped() {
+        let mapped = |places: &[(u64, u64, u64)]| {
+            let piece = |&(arena_offset, at, len)| Piece { arena_offset, at, len, checksum: 0 };
+            let pieces = places.iter().map(piece).collect();
+            let file = File::open(std::env::current_exe().expect("a path")).expect("this program");
+            Pieces { file, header: (0, 0), pieces }.mapping().map(|mapping| mapping.len_bytes)
+        };
+        let (first, page) = ((0, 8192, 5000), PAGE_BYTES);
+        assert_eq!(mapped(&[first]), Some(4096));
+        // 5000 bytes end at 5056 for whoever comes next.
+        assert_eq!(mapped(&[first, (5056, 8192 + 5056, 8000)]), Some(12_288));
+        for apart in [64, 4096] {
+            let offset = 5056 + apart;
+            assert_eq!(mapped(&[first, (offset, 8192 + offset, 8000)]), Some(4096), "{apart}");
+        }
+        // Other distances in the file, a first constant elsewhere, a file's page that is cut.
+        assert_eq!(mapped(&[first, (5056, 8192 + 5120, 8000)]), Some(4096));
+        assert_eq!(mapped(&[(page, 8192, 5000)]), None);
+        assert_eq!(mapped(&[(0, 64, 5000)]), None);
+        assert_eq!(mapped(&[(0, 8192, 4000)]), None);
+        assert_eq!(mapped(&[]), None);
+    }
 
     #[test]
     fn no_table_makes_a_reader_panic() {

@@ -234,6 +234,12 @@ impl VisionRun {
         self.session.run(phase).expect("no lane panicked");
     }
 
+    /// Takes weights that come and go for gone.
+    #[allow(dead_code, reason = "each test uses a part")]
+    pub fn forget_loaded(&mut self) {
+        self.loaded = None;
+    }
+
     /// A host tensor by name.
     pub fn host(&self, name: &str) -> dctms_exec::HostTensor {
         let id = self.plan.program.tensor_named(name).unwrap_or_else(|| panic!("no {name}"));
