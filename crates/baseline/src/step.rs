@@ -10,8 +10,8 @@ use std::ops::Range;
 use dctms_ir::op::{AttentionShape, Epilogue, Op, OpKind, RopeStyle};
 use dctms_ir::{Dtype, Program, Residence, TensorId};
 use dctms_kernels::attention::{
-    attention_decode_items, attention_decode_merge, attention_decode_partial,
-    attention_partial_len, attention_prefill, attention_workspace_len,
+    attention_decode_items, attention_decode_merge, attention_decode_merge_quantise,
+    attention_decode_partial, attention_partial_len, attention_prefill, attention_workspace_len,
 };
 use dctms_kernels::elementwise::{add, bias_add, gated_mul, gated_mul_quantise};
 use dctms_kernels::gather::gather;
@@ -122,7 +122,8 @@ impl Machine<'_> {
             OpKind::KvAppend(shape) => self.append(op, shape, tokens),
             OpKind::AttentionPrefill(shape) => self.attend(op, shape, tokens),
             OpKind::AttentionDecodePartial(shape) => self.attend_partly(op, shape, tokens),
-            OpKind::AttentionDecodeMerge(shape) => self.merge(op, shape, tokens),
+            OpKind::AttentionDecodeMerge(shape)
+            | OpKind::AttentionDecodeMergeQuantise { shape, .. } => self.merge(op, shape, tokens),
             OpKind::LoadMatrix(_)
             | OpKind::LoadVector(_)
             | OpKind::LoadRopeFrequencies { .. }
@@ -161,11 +162,11 @@ impl Machine<'_> {
         let isa = self.isa;
         let (inputs, pool) = self.parts();
         let weight: &[f32] = inputs.of(op.inputs[1]);
-        let per_unit = match &op.kind {
-            OpKind::RmsNormQuantise { .. } => 2,
-            _ => 1,
+        let (per_unit, units) = match &op.kind {
+            // Of copies for each lane one is made: an operation is a parallel region of its own.
+            OpKind::RmsNormQuantise { .. } => (2, weight.len() / 32),
+            _ => (1, inputs.extent(op.outputs[0], 0)),
         };
-        let units = inputs.extent(op.outputs[0], 0);
         let lanes = pool.lanes_for(units * per_unit * 16 * tokens);
         let ranges = shares(units, op.grain as usize / (16 * per_unit), lanes);
         let norm = |epsilon: f32, tiles| {
@@ -179,7 +180,7 @@ impl Machine<'_> {
                     rms_norm(isa, norm(*epsilon, range.clone()), out);
                 });
             }
-            OpKind::RmsNormQuantise { epsilon } => {
+            OpKind::RmsNormQuantise { epsilon, .. } => {
                 let parts = cut(out.of_mut(), &ranges, tokens);
                 pool.each(parts.into_iter().zip(&ranges).collect(), &|(out, range)| {
                     rms_norm_quantise(isa, norm(*epsilon, 2 * range.start..2 * range.end), out);
@@ -502,10 +503,17 @@ impl Machine<'_> {
         let lanes = pool.lanes_for(of.heads * head * tokens);
         let ranges = shares(of.heads, op.grain as usize / head, lanes);
         let partials: &[f32] = inputs.of(op.inputs[0]);
-        let parts = cut(out.of_mut::<f32>(), &ranges, head * tokens);
-        pool.each(parts.into_iter().zip(&ranges).collect(), &|(out, range)| {
-            attention_decode_merge(isa, &of, seen, range.clone(), partials, out);
-        });
+        if let OpKind::AttentionDecodeMergeQuantise { .. } = op.kind {
+            let parts = cut(out.of_mut::<ActBlock>(), &ranges, head / 32 * tokens);
+            pool.each(parts.into_iter().zip(&ranges).collect(), &|(out, range)| {
+                attention_decode_merge_quantise(isa, &of, seen, range.clone(), partials, out);
+            });
+        } else {
+            let parts = cut(out.of_mut::<f32>(), &ranges, head * tokens);
+            pool.each(parts.into_iter().zip(&ranges).collect(), &|(out, range)| {
+                attention_decode_merge(isa, &of, seen, range.clone(), partials, out);
+            });
+        }
         self.values.put(op.outputs[0], out);
     }
 }

@@ -304,7 +304,9 @@ pub fn work(plan: &Plan, settings: &BenchSettings) -> Work {
         match &op.kind {
             OpKind::MatMul { .. } => read.push(op.inputs[1]),
             OpKind::GatedMatMul { .. } => read.extend(&op.inputs[1..3]),
-            OpKind::AttentionDecodePartial(shape) | OpKind::Attention(shape) => {
+            OpKind::Attention(shape)
+            | OpKind::AttentionPrefill(shape)
+            | OpKind::AttentionDecodePartial(shape) => {
                 kv_bytes += kv_bytes_of(plan, shape, &op.inputs[1..3], settings);
             }
             _ => {}

@@ -93,7 +93,7 @@ pub enum Body {
     /// Norm, to floats or blocks.
     RmsNorm { epsilon: f32, x: Place, weight: Place, out: Slice },
     /// Norm to blocks.
-    RmsNormQuantise { epsilon: f32, x: Place, weight: Place, out: Slice },
+    RmsNormQuantise { epsilon: f32, x: Place, weight: Place, tiles: (usize, usize), out: Slice },
     /// Residual plus norm.
     RmsNormAdd { epsilon: f32, x: Place, weight: Place, residual: Slice, out: Slice },
     /// Norm within heads.
@@ -105,7 +105,7 @@ pub enum Body {
         kind: Dtype,
         cols: usize,
         quantised: bool,
-        x: Place,
+        x: Slice,
         weights: Place,
         epilogue: Epilogue,
         residual: Option<Slice>,
@@ -160,9 +160,10 @@ pub enum Body {
         partials: Place,
         workspace: Place,
     },
-    /// Merge of partials, query heads `heads`.
+    /// Merge of partials, query heads `heads`; to blocks if `quantised`.
     AttentionDecodeMerge {
         shape: AttentionShape,
+        quantised: bool,
         heads: (usize, usize),
         items: Extent,
         partials: Place,
@@ -180,7 +181,7 @@ pub enum Body {
         cols: usize,
         activation: Activation,
         block_rows: usize,
-        x: Place,
+        x: Slice,
         gate: Place,
         up: Place,
         out: Slice,

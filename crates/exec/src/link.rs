@@ -7,8 +7,8 @@ mod vision;
 
 use dctms_ir::contract::shardable;
 use dctms_ir::ids::{PhaseId, TensorId};
-use dctms_ir::limits::TILE;
-use dctms_ir::op::{Activation, AttentionShape, Op, OpKind};
+use dctms_ir::limits::{BLOCK, TILE};
+use dctms_ir::op::{AttentionShape, Copies, Op, OpKind};
 use dctms_ir::plan::Task;
 use dctms_ir::vision::VisionOp;
 use dctms_ir::{Dtype, Plan, Size, Tensor};
@@ -213,12 +213,7 @@ impl Resolver<'_> {
                 weight: self.input(1),
                 out: self.tiles_out(),
             },
-            OpKind::RmsNormQuantise { epsilon } => Body::RmsNormQuantise {
-                epsilon: *epsilon,
-                x: self.input(0),
-                weight: self.input(1),
-                out: self.blocks_out(),
-            },
+            OpKind::RmsNormQuantise { epsilon, copies } => self.norm_to_blocks(*epsilon, *copies),
             OpKind::RmsNormAdd { epsilon } => Body::RmsNormAdd {
                 epsilon: *epsilon,
                 x: self.input(0),
@@ -233,7 +228,7 @@ impl Resolver<'_> {
                 out: self.tiles_out(),
             },
             OpKind::Quantise => Body::Quantise { x: self.tiles_in(0), out: self.blocks_out() },
-            OpKind::MatMul { cols, epilogue, .. } => self.product(*cols, *epilogue),
+            OpKind::MatMul { .. } => self.product(),
             OpKind::BiasAdd => {
                 let out = self.tiles_out();
                 let bias = self.input(1).part(out.start * 64, out.len() * 64);
@@ -265,15 +260,10 @@ impl Resolver<'_> {
                 partials: self.output(0),
                 workspace: self.workspace(),
             },
-            OpKind::AttentionDecodeMerge(shape) => Body::AttentionDecodeMerge {
-                shape: *shape,
-                heads: self.heads(shape.heads, shape.head_dim),
-                items: self.segments(self.op.inputs[0]),
-                partials: self.input(0),
-                at: self.positions(1),
-                slots: self.plan.bounds.sequences as usize,
-                out: self.tiles_out(),
-            },
+            OpKind::AttentionDecodeMerge(shape) => self.merge(*shape, None),
+            OpKind::AttentionDecodeMergeQuantise { shape, copies } => {
+                self.merge(*shape, Some(*copies))
+            }
             OpKind::GatedMul(activation) => Body::GatedMul {
                 activation: *activation,
                 gate: self.tiles_in(0),
@@ -286,9 +276,7 @@ impl Resolver<'_> {
                 up: self.tiles_in(1),
                 out: self.blocks_out(),
             },
-            OpKind::GatedMatMul { cols, activation, block_rows, .. } => {
-                self.gated_products(*cols, *activation, *block_rows)
-            }
+            OpKind::GatedMatMul { .. } => self.gated_products(),
             OpKind::SelectRows => Body::SelectRows {
                 x: self.tiles_in(0),
                 from: extent(&self.tensor(self.op.inputs[0]).shape[1]).expect("a dim"),
@@ -341,7 +329,38 @@ impl Resolver<'_> {
         place.part(start * tile_bytes, (end - start) * tile_bytes)
     }
 
-    fn gated_products(&self, cols: u64, activation: Activation, block_rows: u64) -> Body {
+    /// The shard's part of the blocks, or its own copy of all.
+    fn norm_to_blocks(&self, epsilon: f32, copies: Copies) -> Body {
+        let Some(Size::Const(tiles)) = self.tensor(self.op.inputs[0]).shape.first() else {
+            unreachable!("activations have a constant number of tiles")
+        };
+        let out = match copies {
+            Copies::Shared => self.blocks_out(),
+            Copies::Own { .. } => {
+                self.copy(self.op.outputs[0], copies, tiles.div_ceil(BLOCK / TILE) as usize)
+            }
+        };
+        let tiles = match copies {
+            Copies::Shared => (2 * out.start, 2 * out.end),
+            Copies::Own { .. } => (0, *tiles as usize),
+        };
+        let (x, weight) = (self.input(0), self.input(1));
+        Body::RmsNormQuantise { epsilon, x, weight, tiles, out }
+    }
+
+    /// The first `units` of an operand that shards share, or of the shard's own copy.
+    fn copy(&self, id: TensorId, copies: Copies, units: usize) -> Slice {
+        let start = match copies {
+            Copies::Shared => 0,
+            Copies::Own { blocks } => self.task.shard as usize * blocks as usize,
+        };
+        Slice { place: self.place(id), start, end: start + units }
+    }
+
+    fn gated_products(&self) -> Body {
+        let OpKind::GatedMatMul { cols, activation, block_rows, copies, .. } = self.op.kind else {
+            unreachable!("{} is no pair of gated products", self.op.name)
+        };
         let out = self.blocks_out();
         let [gate, up] = [self.op.inputs[1], self.op.inputs[2]];
         let tiles = |matrix| self.matrix_tiles(matrix, 2 * out.start, 2 * out.end);
@@ -350,7 +369,7 @@ impl Resolver<'_> {
             cols: cols as usize,
             activation,
             block_rows: block_rows as usize,
-            x: self.input(0),
+            x: self.copy(self.op.inputs[0], copies, (cols / BLOCK) as usize),
             gate: tiles(gate),
             up: tiles(up),
             out,
@@ -358,14 +377,19 @@ impl Resolver<'_> {
         }
     }
 
-    fn product(&self, cols: u64, epilogue: dctms_ir::op::Epilogue) -> Body {
-        let matrix = self.op.inputs[1];
+    fn product(&self) -> Body {
+        let OpKind::MatMul { cols, epilogue, copies, .. } = self.op.kind else {
+            unreachable!("{} is no product", self.op.name)
+        };
+        let [x, matrix] = [self.op.inputs[0], self.op.inputs[1]];
         let out = self.tiles_out();
+        let quantised = self.tensor(x).dtype == Dtype::U8;
+        let units = if quantised { cols / BLOCK } else { cols.div_ceil(TILE) };
         Body::MatMul {
             kind: self.tensor(matrix).dtype,
             cols: cols as usize,
-            quantised: self.tensor(self.op.inputs[0]).dtype == Dtype::U8,
-            x: self.input(0),
+            quantised,
+            x: self.copy(x, copies, units as usize),
             weights: self.matrix_tiles(matrix, out.start, out.end),
             epilogue,
             residual: self.op.inputs.get(2).map(|id| self.slice(*id, TILE as usize)),
@@ -422,6 +446,30 @@ impl Resolver<'_> {
             at: self.positions(3),
             out: self.tiles_out(),
             workspace: self.workspace(),
+        }
+    }
+
+    /// The shard's heads, or all for its own copy; floats where there are no `copies`.
+    fn merge(&self, shape: AttentionShape, copies: Option<Copies>) -> Body {
+        let own = self.heads(shape.heads, shape.head_dim);
+        let (heads, out) = match copies {
+            None => (own, self.tiles_out()),
+            Some(Copies::Shared) => (own, self.blocks_out()),
+            Some(copies @ Copies::Own { .. }) => {
+                let blocks = u64::from(shape.heads) * u64::from(shape.head_dim) / BLOCK;
+                let out = self.copy(self.op.outputs[0], copies, blocks as usize);
+                ((0, shape.heads as usize), out)
+            }
+        };
+        Body::AttentionDecodeMerge {
+            shape,
+            quantised: copies.is_some(),
+            heads,
+            items: self.segments(self.op.inputs[0]),
+            partials: self.input(0),
+            at: self.positions(1),
+            slots: self.plan.bounds.sequences as usize,
+            out,
         }
     }
 

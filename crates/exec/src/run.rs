@@ -12,8 +12,8 @@ use std::sync::Mutex;
 
 use dctms_ir::op::{Activation, AttentionShape, Epilogue, RopeStyle};
 use dctms_kernels::attention::{
-    Attention, Tokens, Visibility, attention_decode_merge, attention_decode_partial,
-    attention_partial_len, attention_prefill,
+    Attention, Tokens, Visibility, attention_decode_merge, attention_decode_merge_quantise,
+    attention_decode_partial, attention_partial_len, attention_prefill,
 };
 use dctms_kernels::elementwise::{Gate, add, bias_add, gated_mul, gated_mul_quantise};
 use dctms_kernels::gather::gather;
@@ -163,8 +163,8 @@ fn execute_norm(body: &Body, tokens: usize, context: &Context<'_>) {
                 let input = input(x, weight, *epsilon, out.start..out.end);
                 rms_norm(isa, input, floats_mut(memory, out, tokens));
             }
-            Body::RmsNormQuantise { epsilon, x, weight, out } => {
-                let input = input(x, weight, *epsilon, 2 * out.start..2 * out.end);
+            Body::RmsNormQuantise { epsilon, x, weight, tiles, out } => {
+                let input = input(x, weight, *epsilon, tiles.0..tiles.1);
                 rms_norm_quantise(isa, input, memory.blocks_mut(out.at(tokens, BLOCK_BYTES)));
             }
             Body::RmsNormAdd { epsilon, x, weight, residual, out } => {
@@ -271,11 +271,11 @@ unsafe fn product(body: &Body, tokens: usize, context: &Context<'_>) {
         let weights = PackedTiles::new(packed_kind(*kind), *cols, memory.bytes(*weights));
         match quantised {
             true => {
-                let x = memory.blocks(x.part(0, cols / 32 * tokens * BLOCK_BYTES));
+                let x = memory.blocks(x.at(tokens, BLOCK_BYTES));
                 matmul(isa, weights, x, tokens, epilogue, y);
             }
             false => {
-                let x = memory.floats(x.part(0, cols.div_ceil(16) * tokens * TILE_BYTES));
+                let x = memory.floats(x.at(tokens, TILE_BYTES));
                 matmul_float(isa, weights, x, tokens, epilogue, y);
             }
         }
@@ -296,7 +296,7 @@ unsafe fn gated_products(body: &Body, tokens: usize, context: &Context<'_>) {
     let (memory, isa) = (context.memory, context.isa);
     // SAFETY: the caller's promise; the workspace is this shard's own (C6).
     unsafe {
-        let x = memory.blocks(x.part(0, cols / 32 * tokens * BLOCK_BYTES));
+        let x = memory.blocks(x.at(tokens, BLOCK_BYTES));
         let tile_bytes = |place: &Place| place.len / (2 * out.len());
         let matrix = |kind, place: &Place, tiles: &std::ops::Range<usize>| {
             let bytes = tile_bytes(place);
@@ -371,19 +371,7 @@ fn execute_attention(body: &Body, tokens: usize, context: &Context<'_>) {
                 )
             }
             Body::AttentionDecodePartial { .. } => decode_partial(body, tokens, context),
-            Body::AttentionDecodeMerge { shape, heads, items, partials, at, slots, out } => {
-                let shape_of = attention(shape, *slots);
-                let record = attention_partial_len(&shape_of) * 4;
-                let count = item_count(items, shape, context.dims);
-                attention_decode_merge(
-                    isa,
-                    &shape_of,
-                    step_tokens(memory, shape, at, tokens),
-                    heads.0..heads.1,
-                    memory.floats(partials.part(0, count * record)),
-                    floats_mut(memory, out, tokens),
-                );
-            }
+            Body::AttentionDecodeMerge { .. } => decode_merge(body, tokens, context),
             other => unreachable!("{other:?} is no attention"),
         }
     }
@@ -429,6 +417,35 @@ unsafe fn decode_partial(body: &Body, tokens: usize, context: &Context<'_>) {
             workspace_floats(memory, *workspace, shape),
             memory.floats_mut(partials.part(start * record, (end - start) * record)),
         );
+    }
+}
+
+/// # Safety
+/// As the file's note: `body` is this task's.
+unsafe fn decode_merge(body: &Body, tokens: usize, context: &Context<'_>) {
+    let Body::AttentionDecodeMerge { shape, quantised, heads, items, partials, at, slots, out } =
+        body
+    else {
+        unreachable!("{body:?} merges nothing")
+    };
+    let (memory, isa) = (context.memory, context.isa);
+    let of = attention(shape, *slots);
+    let bytes = item_count(items, shape, context.dims) * attention_partial_len(&of) * 4;
+    let heads = heads.0..heads.1;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let seen = step_tokens(memory, shape, at, tokens);
+        let partials = memory.floats(partials.part(0, bytes));
+        match quantised {
+            true => {
+                let out = memory.blocks_mut(out.at(tokens, BLOCK_BYTES));
+                attention_decode_merge_quantise(isa, &of, seen, heads, partials, out);
+            }
+            false => {
+                let out = floats_mut(memory, out, tokens);
+                attention_decode_merge(isa, &of, seen, heads, partials, out);
+            }
+        }
     }
 }
 

@@ -4,12 +4,14 @@
 //! Every operation shards along the leading axis of its tensors, so that a shard's slice is
 //! contiguous: shard `s` of `n` takes units ⌊sU/n⌋ up to ⌊(s+1)U/n⌋ of that axis, `U` being its
 //! *current* extent in units. Reads that need everything (a norm's row, a product's activations)
-//! are whole.
+//! are whole, or of a copy of which each shard has its own: the leading axis is then the copies one
+//! after the other, and a unit is a copy.
 
 use crate::ids::TensorId;
 use crate::limits::{BLOCK, SEGMENT, TILE};
-use crate::op::{Epilogue, Op, OpKind, Source};
+use crate::op::{Copies, Epilogue, Op, OpKind, Source};
 use crate::program::Program;
+use crate::size::Size;
 use crate::tensor::Dtype;
 use crate::vision::VisionOp;
 
@@ -125,7 +127,9 @@ pub fn arity(kind: &OpKind) -> (usize, usize, usize) {
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
         | OpKind::SelectRows => (2, 1, 0),
-        OpKind::RmsNormAdd { .. } | OpKind::AttentionDecodeMerge(_) => (3, 1, 0),
+        OpKind::RmsNormAdd { .. }
+        | OpKind::AttentionDecodeMerge(_)
+        | OpKind::AttentionDecodeMergeQuantise { .. } => (3, 1, 0),
         OpKind::Quantise => (1, 1, 0),
         OpKind::MatMul { epilogue: Epilogue::Store, .. } => (2, 1, 0),
         OpKind::MatMul { epilogue: Epilogue::Add, .. } => (3, 1, 0),
@@ -142,6 +146,14 @@ pub fn arity(kind: &OpKind) -> (usize, usize, usize) {
 /// packed rows or whole heads, all holding the same features.
 fn features(grain: u64, elements: u64) -> Split {
     Split::Even { axis: 0, unit: (grain / elements).max(1) }
+}
+
+/// The slices of quantised activations: `shared`, or to each shard its own copy.
+fn copied(copies: Copies, shared: Split) -> Split {
+    match copies {
+        Copies::Shared => shared,
+        Copies::Own { blocks } => Split::Even { axis: 0, unit: blocks.max(1) },
+    }
 }
 
 /// Every access of an operation, operands first in order (inputs, outputs, workspace).
@@ -228,6 +240,7 @@ pub fn grain_piece(kind: &OpKind) -> u64 {
         OpKind::Attention(shape)
         | OpKind::AttentionPrefill(shape)
         | OpKind::AttentionDecodeMerge(shape)
+        | OpKind::AttentionDecodeMergeQuantise { shape, .. }
         | OpKind::KvAppend(shape) => u64::from(shape.head_dim),
         OpKind::Vision(op) => op.grain_piece(),
         OpKind::EmbedRows { .. }
@@ -273,6 +286,7 @@ pub fn shardable(kind: &OpKind) -> bool {
         | OpKind::AttentionPrefill(_)
         | OpKind::AttentionDecodePartial(_)
         | OpKind::AttentionDecodeMerge(_)
+        | OpKind::AttentionDecodeMergeQuantise { .. }
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
         | OpKind::GatedMatMul { .. }
@@ -297,12 +311,17 @@ fn splits(op: &Op) -> Vec<Split> {
         OpKind::RopeTable { .. } => vec![Whole, Whole, Whole],
         OpKind::EmbedRows { .. } => vec![Whole, Whole, tiles],
         OpKind::RmsNorm { .. } => vec![Whole, Whole, tiles],
-        OpKind::RmsNormQuantise { .. } => vec![Whole, Whole, blocks],
+        OpKind::RmsNormQuantise { copies, .. } => vec![Whole, Whole, copied(*copies, blocks)],
         OpKind::RmsNormAdd { .. } => vec![Whole, Whole, tiles, tiles],
         OpKind::HeadNorm { .. } => vec![tiles, Whole, tiles],
         OpKind::Quantise => vec![tiles, blocks],
-        OpKind::MatMul { epilogue: Epilogue::Store, .. } => vec![Whole, values, tiles],
-        OpKind::MatMul { epilogue: Epilogue::Add, .. } => vec![Whole, values, tiles, tiles],
+        OpKind::MatMul { epilogue, copies, .. } => {
+            let x = copied(*copies, Whole);
+            match epilogue {
+                Epilogue::Store => vec![x, values, tiles],
+                Epilogue::Add => vec![x, values, tiles, tiles],
+            }
+        }
         OpKind::BiasAdd => vec![tiles, values, tiles],
         OpKind::Add => vec![tiles, tiles, tiles],
         OpKind::Rope { .. } => vec![tiles, Whole, tiles],
@@ -324,9 +343,14 @@ fn splits(op: &Op) -> Vec<Split> {
             vec![Whole, Whole, Whole, Whole, Whole, scratch, scratch]
         }
         OpKind::AttentionDecodeMerge(_) => vec![Whole, Whole, Whole, tiles],
+        OpKind::AttentionDecodeMergeQuantise { copies, .. } => {
+            vec![Whole, Whole, Whole, copied(*copies, blocks)]
+        }
         OpKind::GatedMul(_) => vec![tiles, tiles, tiles],
         OpKind::GatedMulQuantise(_) => vec![tiles, tiles, blocks],
-        OpKind::GatedMatMul { .. } => vec![Whole, values, values, blocks, scratch],
+        OpKind::GatedMatMul { copies, .. } => {
+            vec![copied(*copies, Whole), values, values, blocks, scratch]
+        }
         OpKind::SelectRows => vec![tiles, Whole, tiles],
         OpKind::Sample { .. } => vec![Whole; 6],
         OpKind::Vision(op) => op.splits(tiles, values),
@@ -359,6 +383,7 @@ pub fn may_in_place(kind: &OpKind) -> &'static [(u32, u32)] {
         | OpKind::AttentionPrefill(_)
         | OpKind::AttentionDecodePartial(_)
         | OpKind::AttentionDecodeMerge(_)
+        | OpKind::AttentionDecodeMergeQuantise { .. }
         | OpKind::GatedMulQuantise(_)
         | OpKind::GatedMatMul { .. }
         | OpKind::SelectRows
@@ -447,6 +472,7 @@ pub fn workspace_bytes(program: &Program, op: &Op) -> Result<u64, Malformed> {
         | OpKind::KvAppend(_)
         | OpKind::Attention(_)
         | OpKind::AttentionDecodeMerge(_)
+        | OpKind::AttentionDecodeMergeQuantise { .. }
         | OpKind::GatedMul(_)
         | OpKind::GatedMulQuantise(_)
         | OpKind::SelectRows => Ok(0),
@@ -457,6 +483,60 @@ pub fn workspace_bytes(program: &Program, op: &Op) -> Result<u64, Malformed> {
 fn tokens_max(program: &Program, op: &Op) -> Option<u64> {
     let tensor = program.tensors.get(op.inputs.first()?.index())?;
     tensor.shape.get(1)?.value(&program.dims_max())
+}
+
+/// The operand of which each of an operation's `shards` has a copy of its own, if there is one.
+///
+/// # Errors
+/// When its tensor is not a copy of quantised blocks for each shard, or a copy does not hold all
+/// features.
+pub fn own_copy(program: &Program, op: &Op, shards: u64) -> Result<Option<TensorId>, Malformed> {
+    let extent = |id: TensorId| program.tensor(id).shape.first()?.value(&program.dims_max());
+    let (id, copies, tiles) = match &op.kind {
+        OpKind::RmsNormQuantise { copies, .. } => (op.outputs[0], copies, extent(op.inputs[0])),
+        OpKind::AttentionDecodeMergeQuantise { shape, copies } => {
+            let features = u64::from(shape.heads) * u64::from(shape.head_dim);
+            (op.outputs[0], copies, Some(features.div_ceil(TILE)))
+        }
+        OpKind::MatMul { cols, copies, .. } | OpKind::GatedMatMul { cols, copies, .. } => {
+            (op.inputs[0], copies, Some(cols.div_ceil(TILE)))
+        }
+        OpKind::LoadMatrix(_)
+        | OpKind::LoadVector(_)
+        | OpKind::LoadRopeFrequencies { .. }
+        | OpKind::LoadTokenizer { .. }
+        | OpKind::RopeTable { .. }
+        | OpKind::EmbedRows { .. }
+        | OpKind::RmsNorm { .. }
+        | OpKind::RmsNormAdd { .. }
+        | OpKind::HeadNorm { .. }
+        | OpKind::Quantise
+        | OpKind::BiasAdd
+        | OpKind::Add
+        | OpKind::Rope { .. }
+        | OpKind::KvAppend(_)
+        | OpKind::Attention(_)
+        | OpKind::AttentionPrefill(_)
+        | OpKind::AttentionDecodePartial(_)
+        | OpKind::AttentionDecodeMerge(_)
+        | OpKind::GatedMul(_)
+        | OpKind::GatedMulQuantise(_)
+        | OpKind::SelectRows
+        | OpKind::Sample { .. }
+        | OpKind::Vision(_) => return Ok(None),
+    };
+    let Copies::Own { blocks } = *copies else { return Ok(None) };
+    let tensor = program.tensor(id);
+    let holds = tiles.is_some_and(|tiles| tiles.div_ceil(BLOCK / TILE) <= blocks);
+    let one_each = blocks
+        .checked_mul(shards)
+        .is_some_and(|all| tensor.shape.first() == Some(&Size::Const(all)));
+    if holds && one_each && tensor.dtype == Dtype::U8 {
+        return Ok(Some(id));
+    }
+    let name = &tensor.name;
+    let what = format!("{name} is no copy of {blocks} quantised blocks for each of {shards} shards");
+    Err(Malformed { op: op.name.clone(), what })
 }
 
 /// Query rows that meet a segment together.

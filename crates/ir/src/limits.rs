@@ -10,6 +10,9 @@ pub const TILE: u64 = 16;
 pub const BLOCK: u64 = 32;
 /// Bytes of one quantised activation block: f32 scale, two i16 sums, 32 i8 values.
 pub const ACTIVATION_BLOCK_BYTES: u64 = 40;
+/// A lane's own copy of quantised activations is a multiple of so many blocks: whole cache lines,
+/// so that no two lanes write to one.
+pub const COPY_BLOCKS: u64 = 8;
 /// Positions of one key/value block; capacities are multiples of it.
 pub const KV_BLOCK: u64 = 64;
 /// Positions of one attention segment; partial results are merged at these boundaries.
@@ -37,3 +40,4 @@ const _: () = assert!(PAGE_BYTES.is_multiple_of(ALIGNMENT_BYTES));
 const _: () = assert!(JSON_DEPTH_MAX >= 2 * SIZE_DEPTH_MAX + 4);
 const _: () = assert!(PHASES_MAX <= u64::BITS as usize);
 const _: () = assert!(ACTIVATION_BLOCK_BYTES == 4 + 2 * 2 + BLOCK);
+const _: () = assert!((COPY_BLOCKS * ACTIVATION_BLOCK_BYTES).is_multiple_of(ALIGNMENT_BYTES));

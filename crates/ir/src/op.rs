@@ -110,6 +110,19 @@ pub enum Epilogue {
     Add,
 }
 
+/// How the shards of an operation have the quantised activations that one makes and products read.
+/// Making all of few features again takes a lane less than waiting for the others' share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// Once: each shard makes its part, and reads all.
+    Shared,
+    /// Once for each shard, which makes and reads all of its own.
+    Own {
+        /// Blocks of a copy: the leading axis of the tensor is as many for each shard.
+        blocks: u64,
+    },
+}
+
 /// Constants of an attention operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
@@ -174,6 +187,8 @@ pub enum OpKind {
     RmsNormQuantise {
         /// Added to the mean square.
         epsilon: f32,
+        /// How the shards have xq.
+        copies: Copies,
     },
     /// Residual plus norm. `[x, weight, residual] → [x]`.
     RmsNormAdd {
@@ -197,6 +212,8 @@ pub enum OpKind {
         cols: u64,
         /// What happens to the destination.
         epilogue: Epilogue,
+        /// How the shards have xq.
+        copies: Copies,
     },
     /// Adds a vector to every token. `[x, bias] → [x]`.
     BiasAdd,
@@ -216,13 +233,22 @@ pub enum OpKind {
     KvAppend(AttentionShape),
     /// Attention, logical. `[q, keys, values, positions, slots] → [x]`.
     Attention(AttentionShape),
-    /// Attention for many tokens of one slot. Operands as [`OpKind::Attention`].
+    /// Attention by whole heads: for many tokens of one slot, or for one token of each sequence.
+    /// Operands as [`OpKind::Attention`].
     AttentionPrefill(AttentionShape),
     /// Attention of one token for each sequence, by segments.
     /// `[q, keys, values, positions, slots] → [partials]`.
     AttentionDecodePartial(AttentionShape),
     /// Merges segments. `[partials, positions, slots] → [x]`.
     AttentionDecodeMerge(AttentionShape),
+    /// Merges segments, then quantises. `[partials, positions, slots] → [xq]`. Heads are whole
+    /// blocks.
+    AttentionDecodeMergeQuantise {
+        /// Of the attention.
+        shape: AttentionShape,
+        /// How the shards have xq.
+        copies: Copies,
+    },
     /// activation(gate)·up. `[gate, up] → [x]`.
     GatedMul(Activation),
     /// activation(gate)·up, quantised. `[gate, up] → [xq]`.
@@ -238,6 +264,8 @@ pub enum OpKind {
         activation: Activation,
         /// Rows of a block, a multiple of 32.
         block_rows: u64,
+        /// How the shards have the first operand.
+        copies: Copies,
     },
     /// Picks tokens. `[x, row indices] → [x]`.
     SelectRows,
@@ -275,6 +303,7 @@ impl OpKind {
             OpKind::AttentionPrefill(_) => "AttentionPrefill",
             OpKind::AttentionDecodePartial(_) => "AttentionDecodePartial",
             OpKind::AttentionDecodeMerge(_) => "AttentionDecodeMerge",
+            OpKind::AttentionDecodeMergeQuantise { .. } => "AttentionDecodeMergeQuantise",
             OpKind::GatedMul(_) => "GatedMul",
             OpKind::GatedMulQuantise(_) => "GatedMulQuantise",
             OpKind::GatedMatMul { .. } => "GatedMatMul",

@@ -225,7 +225,7 @@ impl<O: BinaryOp> Kernel for Quantised<'_, O> {
             for (t, out) in out.iter_mut().enumerate() {
                 let low = O::apply(s, s.load(&gate_low[t]), s.load(&up_low[t]));
                 let high = O::apply(s, s.load(&gate_high[t]), s.load(&up_high[t]));
-                *out = quantise_block(s, low, high);
+                quantise_block(s, low, high, out);
             }
         }
     }

@@ -196,7 +196,7 @@ impl Kernel for RmsNormQuantise<'_> {
                     let norm = |x: &Tile, weight: &Tile| {
                         s.mul(s.mul(s.load(x), s.splat(scale)), s.load(weight))
                     };
-                    *out = quantise_block(s, norm(low, &weight[0]), norm(high, &weight[1]));
+                    quantise_block(s, norm(low, &weight[0]), norm(high, &weight[1]), out);
                 }
             }
         }

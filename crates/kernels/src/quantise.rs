@@ -37,23 +37,24 @@ impl ActBlock {
 /// The smallest `amax` that is not taken for zero: below it `127 / amax` may overflow.
 const AMAX_MIN: f32 = 1e-36;
 
-/// Quantises features `0..16` and `16..32` of one token.
+/// Quantises features `0..16` and `16..32` of one token, where the block stands: one that is built
+/// elsewhere and then copied waits for its own stores.
 #[inline(always)]
-pub fn quantise_block<S: Simd>(s: S, low: S::F, high: S::F) -> ActBlock {
+pub fn quantise_block<S: Simd>(s: S, low: S::F, high: S::F, block: &mut ActBlock) {
     // `max` keeps its second operand when the first is a NaN.
     let amax = s.reduce_max(s.max(s.abs(high), s.max(s.abs(low), s.splat(0.0))));
     if amax < AMAX_MIN {
-        return ActBlock::ZERO;
+        *block = ActBlock::ZERO;
+        return;
     }
     let inverse = s.splat(127.0 / amax);
-    let mut block = ActBlock { d: amax / 127.0, ..ActBlock::ZERO };
+    block.d = amax / 127.0;
     let halves = block.q.as_chunks_mut::<TILE_ROWS>().0.iter_mut().zip(&mut block.s);
     for (x, (q, sum)) in [low, high].into_iter().zip(halves) {
         let below = s.min(s.mul(x, inverse), s.splat(127.0));
         let integers = s.to_int(s.max(below, s.splat(-127.0)));
         *sum = s.store_i8(integers, q) as i16;
     }
-    block
 }
 
 /// Quantises a run of whole blocks of `tokens` tokens.
@@ -81,7 +82,7 @@ impl Kernel for Quantise<'_> {
         for (x, out) in pairs.zip(self.out.chunks_exact_mut(self.tokens)) {
             let (low, high) = x.split_at(self.tokens);
             for ((low, high), out) in low.iter().zip(high).zip(out) {
-                *out = quantise_block(s, s.load(low), s.load(high));
+                quantise_block(s, s.load(low), s.load(high), out);
             }
         }
     }

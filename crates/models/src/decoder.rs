@@ -7,7 +7,7 @@ mod pass;
 
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
-use dctms_ir::op::{AttentionShape, Epilogue, OpKind};
+use dctms_ir::op::{AttentionShape, Copies, Epilogue, OpKind};
 use dctms_ir::region::add_region;
 use dctms_ir::tensor::{Term, kv_row_bytes};
 use dctms_ir::twin::{add_member, add_twin};
@@ -472,8 +472,8 @@ fn forward(
         &[x, weights.output_norm],
         &[normed],
     );
-    let kind =
-        OpKind::MatMul { rows: config.vocabulary, cols: config.hidden, epilogue: Epilogue::Store };
+    let (rows, cols) = (config.vocabulary, config.hidden);
+    let kind = OpKind::MatMul { rows, cols, epilogue: Epilogue::Store, copies: Copies::Shared };
     builder.op(phase, "output", kind, &[normed, weights.output], &[host.logits]);
 }
 

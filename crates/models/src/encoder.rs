@@ -8,7 +8,7 @@ mod blocks;
 
 use dctms_ir::ids::{PhaseId, TensorId};
 use dctms_ir::limits::TILE;
-use dctms_ir::op::{Activation, Epilogue, OpKind, Source};
+use dctms_ir::op::{Activation, Copies, Epilogue, OpKind, Source};
 use dctms_ir::tensor::Term;
 use dctms_ir::twin::add_member;
 use dctms_ir::vision::{FullAttentionShape, PatchOrder, PatchShape, VisionOp};
@@ -460,7 +460,8 @@ impl Encoder<'_, '_> {
         tokens: &Size,
     ) -> TensorId {
         let output = self.builder.activation(self.phase, name, rows, tokens);
-        let kind = OpKind::MatMul { rows, cols, epilogue: Epilogue::Store };
+        let kind =
+            OpKind::MatMul { rows, cols, epilogue: Epilogue::Store, copies: Copies::Shared };
         self.builder.op(self.phase, name, kind, &[x, weight], &[output]);
         output
     }

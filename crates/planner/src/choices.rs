@@ -16,12 +16,19 @@ pub enum Choice {
     InPlace,
     /// Shards of neighbours cut alike.
     Alignment,
+    /// Few quantised features made by each lane for itself.
+    OwnCopies,
 }
 
 impl Choice {
     /// Every choice.
-    pub const ALL: [Choice; 4] =
-        [Choice::GateFusion, Choice::RowBlocks, Choice::InPlace, Choice::Alignment];
+    pub const ALL: [Choice; 5] = [
+        Choice::GateFusion,
+        Choice::RowBlocks,
+        Choice::InPlace,
+        Choice::Alignment,
+        Choice::OwnCopies,
+    ];
 
     /// What it is, for a report.
     #[must_use]
@@ -31,6 +38,7 @@ impl Choice {
             Choice::RowBlocks => "row blocks",
             Choice::InPlace => "in place",
             Choice::Alignment => "slices aligned",
+            Choice::OwnCopies => "own copies",
         }
     }
 }

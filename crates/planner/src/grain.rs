@@ -54,6 +54,7 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
             | OpKind::Attention(_)
             | OpKind::AttentionDecodePartial(_)
             | OpKind::AttentionDecodeMerge(_)
+            | OpKind::AttentionDecodeMergeQuantise { .. }
             | OpKind::SelectRows
             | OpKind::Sample { .. } => false,
         };
@@ -65,7 +66,9 @@ fn grain_of(program: &Program, phase: usize, index: usize, lanes: u32) -> u64 {
             true => follow().filter(|grain| grain.is_multiple_of(piece)).unwrap_or(piece),
             false => piece,
         },
-        OpKind::AttentionDecodeMerge(_) | OpKind::KvAppend(_) => piece,
+        OpKind::AttentionDecodeMerge(_)
+        | OpKind::AttentionDecodeMergeQuantise { .. }
+        | OpKind::KvAppend(_) => piece,
         OpKind::Rope { .. } | OpKind::HeadNorm { .. } => {
             follow().filter(|grain| grain.is_multiple_of(piece)).unwrap_or(piece)
         }

@@ -1,16 +1,20 @@
 //! From logical operations to those that kernels have: fused where a value would be written only
 //! to be read once, quantised where the weights are, workspace explicit.
 //!
-//! Fusions, each of which removes a tensor or a pass over one: norm + quantise; gate and up
+//! Fusions, each of which removes a tensor or a pass over one: norm + quantise; merging attention +
+//! quantise; gate and up
 //! products + gate·up + quantise, by blocks of rows; product + residual; post-norm + residual; updates of heads (bias, norm, rotation) in
 //! the tensor that holds them. The meaning of the program does not change.
+//!
+//! Where products read few values, each lane makes all of them for itself: a part of a microsecond
+//! more, and no lane waits for another's share.
 
 use std::collections::BTreeMap;
 
 use dctms_ir::contract::{partial_floats, workspace_bytes};
 use dctms_ir::ids::{PhaseId, TensorId};
-use dctms_ir::limits::{ALIGNMENT_BYTES, BLOCK, TILE};
-use dctms_ir::op::{Activation, AttentionShape, Epilogue, Op, OpKind};
+use dctms_ir::limits::{ALIGNMENT_BYTES, BLOCK, COPY_BLOCKS, TILE};
+use dctms_ir::op::{Activation, AttentionShape, Copies, Epilogue, Op, OpKind};
 use dctms_ir::plan::Preference;
 use dctms_ir::region::{Streams, stream_of};
 use dctms_ir::tensor::{Term, activation_bytes, quantised_bytes};
@@ -60,6 +64,9 @@ pub fn legalise(
 /// were measured and are not faster.
 const FFN_BLOCK_BYTES: u64 = 64 << 10;
 
+/// Features times tokens that each lane makes for itself: no more of a lane's time than a cut takes.
+const COPIED_ELEMENTS_MAX: u64 = 4096;
+
 struct Rewriter<'a> {
     program: &'a mut Program,
     phase: PhaseId,
@@ -68,8 +75,8 @@ struct Rewriter<'a> {
     readers: BTreeMap<TensorId, Vec<&'a Op>>,
     /// What a logical tensor is called now.
     renamed: BTreeMap<TensorId, TensorId>,
-    /// Quantised form of a tensor.
-    quantised: BTreeMap<TensorId, TensorId>,
+    /// Quantised form of a tensor, and how shards have it.
+    quantised: BTreeMap<TensorId, (TensorId, Copies)>,
     /// Operations that wait to be fused into the sum or the gate that alone reads them.
     waiting: BTreeMap<TensorId, Op>,
     emitted: Vec<Op>,
@@ -118,6 +125,7 @@ impl<'a> Rewriter<'a> {
             | OpKind::AttentionPrefill(_)
             | OpKind::AttentionDecodePartial(_)
             | OpKind::AttentionDecodeMerge(_)
+            | OpKind::AttentionDecodeMergeQuantise { .. }
             | OpKind::GatedMulQuantise(_)
             | OpKind::GatedMatMul { .. }
             | OpKind::SelectRows
@@ -133,18 +141,11 @@ impl<'a> Rewriter<'a> {
         self.emitted.push(op);
     }
 
-    /// Emits with a quantised output when the kind writes one.
-    fn emit_maybe_quantised(&mut self, op: &Op, kind: OpKind) {
-        let mut op = Op { kind, ..op.clone() };
-        if let OpKind::RmsNormQuantise { .. }
-        | OpKind::GatedMulQuantise(_)
-        | OpKind::GatedMatMul { .. } = op.kind
-        {
-            let blocks = self.quantised_like(op.outputs[0]);
-            self.quantised.insert(op.outputs[0], blocks);
-            op.outputs = vec![blocks];
-        }
-        self.emit(op);
+    /// Emits an operation as a kind that writes the quantised form of its output.
+    fn emit_quantised(&mut self, op: &Op, kind: OpKind, copies: Copies) {
+        let blocks = self.quantised_like(op.outputs[0], copies);
+        self.quantised.insert(op.outputs[0], (blocks, copies));
+        self.emit(Op { kind, outputs: vec![blocks], ..op.clone() });
     }
 
     fn takes_quantised(&self, matrix: TensorId) -> bool {
@@ -226,9 +227,27 @@ impl<'a> Rewriter<'a> {
         if self.only_sum(op.outputs[0]) {
             self.waiting.insert(op.outputs[0], op.clone());
         } else if self.feeds_quantised_products(op.outputs[0]) {
-            self.emit_maybe_quantised(op, OpKind::RmsNormQuantise { epsilon });
+            let copies = self.copies(op.outputs[0]);
+            self.emit_quantised(op, OpKind::RmsNormQuantise { epsilon, copies }, copies);
         } else {
             self.emit(op.clone());
+        }
+    }
+
+    /// How the shards have the quantised values that one operation makes and products alone read.
+    fn copies(&self, value: TensorId) -> Copies {
+        let readers = self.readers.get(&value).map_or(&[][..], Vec::as_slice);
+        let products = readers.iter().all(|reader| matches!(reader.kind, OpKind::MatMul { .. }));
+        let (tensor, dims) = (self.program.tensor(value), self.program.dims_max());
+        let extent = |axis: usize| tensor.shape[axis].value(&dims).unwrap_or(u64::MAX);
+        let features = extent(0).saturating_mul(TILE);
+        let few = features.saturating_mul(extent(1)) <= COPIED_ELEMENTS_MAX;
+        // The streams of a region may have fewer lanes than the phase.
+        let region = Streams::of(&self.program.phases[self.phase.index()]).is_some();
+        let chosen = self.shaping.choices.has(Choice::OwnCopies) && self.shaping.lanes > 1;
+        match chosen && products && few && !region {
+            true => Copies::Own { blocks: features.div_ceil(BLOCK).next_multiple_of(COPY_BLOCKS) },
+            false => Copies::Shared,
         }
     }
 
@@ -236,7 +255,11 @@ impl<'a> Rewriter<'a> {
         let waits = self.only_sum(op.outputs[0]) || self.only_gate(op);
         let mut op = op.clone();
         if self.takes_quantised(op.inputs[1]) {
-            op.inputs[0] = self.quantise(op.inputs[0], &op);
+            let (blocks, made) = self.quantise(op.inputs[0], &op);
+            op.inputs[0] = blocks;
+            if let OpKind::MatMul { copies, .. } = &mut op.kind {
+                *copies = made;
+            }
         }
         match waits {
             true => {
@@ -249,7 +272,7 @@ impl<'a> Rewriter<'a> {
     fn gated_products(&mut self, op: &Op) {
         let mut pair = op.clone();
         if self.takes_both(op) {
-            pair.inputs[0] = self.quantise(op.inputs[0], op);
+            (pair.inputs[0], _) = self.quantise(op.inputs[0], op);
         }
         self.emit(pair);
     }
@@ -260,13 +283,14 @@ impl<'a> Rewriter<'a> {
         let products: Vec<Op> = products.flatten().collect();
         let [gate, up] = products.as_slice() else {
             debug_assert!(products.is_empty(), "both products wait, or neither");
-            let kind = match self.feeds_quantised_products(op.outputs[0]) {
-                true => OpKind::GatedMulQuantise(activation),
-                false => op.kind.clone(),
+            return match self.feeds_quantised_products(op.outputs[0]) {
+                true => {
+                    self.emit_quantised(op, OpKind::GatedMulQuantise(activation), Copies::Shared);
+                }
+                false => self.emit(op.clone()),
             };
-            return self.emit_maybe_quantised(op, kind);
         };
-        let OpKind::MatMul { rows, cols, .. } = gate.kind else {
+        let OpKind::MatMul { rows, cols, copies, .. } = gate.kind else {
             unreachable!("{} never waits for a gate", gate.kind.name())
         };
         let tokens = &self.program.tensor(op.outputs[0]).shape[1];
@@ -279,17 +303,17 @@ impl<'a> Rewriter<'a> {
         };
         let block_rows = block_rows.next_multiple_of(BLOCK).clamp(BLOCK, rows);
         let inputs = vec![gate.inputs[0], gate.inputs[1], up.inputs[1]];
-        let kind = OpKind::GatedMatMul { rows, cols, activation, block_rows };
-        self.emit_maybe_quantised(&Op { inputs, ..op.clone() }, kind);
+        let kind = OpKind::GatedMatMul { rows, cols, activation, block_rows, copies };
+        self.emit_quantised(&Op { inputs, ..op.clone() }, kind, Copies::Shared);
     }
 
     /// The quantised form of a value, made now unless it is there already.
-    fn quantise(&mut self, value: TensorId, reader: &Op) -> TensorId {
-        if let Some(blocks) = self.quantised.get(&value) {
-            return *blocks;
+    fn quantise(&mut self, value: TensorId, reader: &Op) -> (TensorId, Copies) {
+        if let Some(made) = self.quantised.get(&value) {
+            return *made;
         }
-        let blocks = self.quantised_like(value);
-        self.quantised.insert(value, blocks);
+        let blocks = self.quantised_like(value, Copies::Shared);
+        self.quantised.insert(value, (blocks, Copies::Shared));
         let producer = self.program.tensor(value).name.clone();
         let short = producer.split_once('.').map_or(producer.as_str(), |(_, rest)| rest);
         // In a region a value that both streams see is quantised by the one that reads it first.
@@ -308,7 +332,7 @@ impl<'a> Rewriter<'a> {
             grain: BLOCK,
             in_place: Vec::new(),
         });
-        blocks
+        (blocks, Copies::Shared)
     }
 
     /// A residual sum absorbs the product or the norm that feeds it.
@@ -322,8 +346,8 @@ impl<'a> Rewriter<'a> {
         let mut fused = self.waiting.remove(&branch).expect("found above");
         fused.kind = match fused.kind {
             OpKind::RmsNorm { epsilon } => OpKind::RmsNormAdd { epsilon },
-            OpKind::MatMul { rows, cols, .. } => {
-                OpKind::MatMul { rows, cols, epilogue: Epilogue::Add }
+            OpKind::MatMul { rows, cols, copies, .. } => {
+                OpKind::MatMul { rows, cols, epilogue: Epilogue::Add, copies }
             }
             other => unreachable!("{} never waits", other.name()),
         };
@@ -350,7 +374,10 @@ impl<'a> Rewriter<'a> {
         let tokens = self.program.tensor(op.inputs[0]).shape[1].clone();
         let one_per_sequence =
             self.program.dim_named("sequences").is_some_and(|dim| tokens == Size::Dim(dim));
-        if !one_per_sequence {
+        // Where whole groups divide over the lanes, a lane needs only the caches of its own heads,
+        // and there is nothing to merge. Else a step is cut by segments too, to be even.
+        let whole_groups = shape.kv_heads.is_multiple_of(self.shaping.lanes);
+        if !one_per_sequence || whole_groups {
             return self.emit(Op { kind: OpKind::AttentionPrefill(shape), ..op.clone() });
         }
         let partials = self.partials(op, shape);
@@ -361,12 +388,19 @@ impl<'a> Rewriter<'a> {
             grain: 1,
             ..op.clone()
         });
-        self.emit(Op {
+        let merge = Op {
             name: format!("{}.merge", op.name),
             kind: OpKind::AttentionDecodeMerge(shape),
             inputs: vec![partials, op.inputs[3], op.inputs[4]],
             ..op.clone()
-        });
+        };
+        let whole_blocks = u64::from(shape.head_dim).is_multiple_of(BLOCK);
+        if !whole_blocks || !self.feeds_quantised_products(op.outputs[0]) {
+            return self.emit(merge);
+        }
+        let copies = self.copies(op.outputs[0]);
+        let kind = OpKind::AttentionDecodeMergeQuantise { shape, copies };
+        self.emit_quantised(&merge, kind, copies);
     }
 
     fn partials(&mut self, op: &Op, shape: AttentionShape) -> TensorId {
@@ -396,13 +430,16 @@ impl<'a> Rewriter<'a> {
         self.program.phases[self.phase.index()].name.clone()
     }
 
-    /// A block tensor of the same features and tokens as an activation.
-    fn quantised_like(&mut self, value: TensorId) -> TensorId {
+    /// A block tensor of the same features and tokens as an activation, or a copy for each lane.
+    fn quantised_like(&mut self, value: TensorId, copies: Copies) -> TensorId {
         let tensor = self.program.tensor(value).clone();
         let tiles = tensor.shape[0].value(&[]).expect("feature tiles are constant");
         let features = tiles * TILE;
         debug_assert_eq!(tensor.size, activation_bytes(features, &tensor.shape[1]));
-        let blocks = features.div_ceil(BLOCK);
+        let blocks = match copies {
+            Copies::Shared => features.div_ceil(BLOCK),
+            Copies::Own { blocks } => blocks * u64::from(self.shaping.lanes),
+        };
         self.program.add_tensor(Tensor {
             name: format!("{}.q8", tensor.name),
             dtype: Dtype::U8,
@@ -411,7 +448,7 @@ impl<'a> Rewriter<'a> {
                 tensor.shape[1].clone(),
                 Size::Const(dctms_ir::limits::ACTIVATION_BLOCK_BYTES),
             ],
-            size: quantised_bytes(features, &tensor.shape[1]),
+            size: quantised_bytes(blocks * BLOCK, &tensor.shape[1]),
             ..tensor
         })
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use dctms_ir::contract::{Split, accesses, shardable};
 use dctms_ir::ids::PhaseId;
 use dctms_ir::join::own_name;
-use dctms_ir::op::{AttentionShape, Op, OpKind};
+use dctms_ir::op::{AttentionShape, Copies, Op, OpKind};
 use dctms_ir::plan::{Bounds, Cost, Placement, Plan, Prediction, Schedule};
 use dctms_ir::region::Streams;
 use dctms_ir::vision::VisionOp;
@@ -227,6 +227,8 @@ pub struct Meter<'a> {
     balance: &'a Balance,
     step: Step,
     dims: Vec<u64>,
+    /// Whether the tokens are of a sequence each.
+    is_decode: bool,
     /// Whether what the phase reads stays in the last-level cache from run to run.
     cached: bool,
 }
@@ -237,9 +239,10 @@ impl<'a> Meter<'a> {
     pub fn new(scene: &Scene<'a>, balance: &'a Balance, step: Step) -> Meter<'a> {
         let program = scene.program;
         let dims = step_dims(program, scene.phase, step);
+        let is_decode = is_decode(program, scene.phase);
         let bytes = constant_bytes(program, scene.phase, scene.placements);
         let cached = (bytes as f64) < balance.cache_bytes;
-        Meter { program, placements: scene.placements, balance, step, dims, cached }
+        Meter { program, placements: scene.placements, balance, step, dims, is_decode, cached }
     }
 
     /// The same for a tile of so many patches, where grids vary: its tokens are in proportion.
@@ -361,7 +364,10 @@ impl<'a> Meter<'a> {
                     memory_ps: gate.memory_ps + up.memory_ps,
                 }
             }
-            OpKind::RmsNorm { .. } | OpKind::RmsNormQuantise { .. } | OpKind::RmsNormAdd { .. } => {
+            OpKind::RmsNormQuantise { copies, .. } => {
+                copied(*copies, self.norm(op, [Element::NormSum, Element::NormWrite]))
+            }
+            OpKind::RmsNorm { .. } | OpKind::RmsNormAdd { .. } => {
                 self.norm(op, [Element::NormSum, Element::NormWrite])
             }
             OpKind::HeadNorm { .. } => self.element(Element::HeadNorm, self.elements(op.inputs[0])),
@@ -382,7 +388,11 @@ impl<'a> Meter<'a> {
                 self.element(Element::RopeTable, self.elements(op.outputs[0]) / 2)
             }
             OpKind::Attention(shape) | OpKind::AttentionPrefill(shape) => {
-                self.attention(op, shape, Element::AttentionPrefill)
+                let element = match self.is_decode {
+                    true => Element::AttentionDecode,
+                    false => Element::AttentionPrefill,
+                };
+                self.attention(op, shape, element)
             }
             OpKind::AttentionDecodePartial(shape) => {
                 self.attention(op, shape, Element::AttentionDecode)
@@ -390,6 +400,14 @@ impl<'a> Meter<'a> {
             OpKind::AttentionDecodeMerge(shape) => {
                 let segments = self.seen(shape, 0).div_ceil(dctms_ir::limits::SEGMENT);
                 self.element(Element::AttentionMerge, self.elements(op.outputs[0]) * segments)
+            }
+            OpKind::AttentionDecodeMergeQuantise { shape, copies } => {
+                let segments = self.seen(shape, 0).div_ceil(dctms_ir::limits::SEGMENT);
+                let features = u64::from(shape.heads) * u64::from(shape.head_dim);
+                let elements = features * self.tokens(op.outputs[0]);
+                let merge = self.element(Element::AttentionMerge, elements * segments);
+                let quantise = self.element(Element::Quantise, elements);
+                copied(*copies, Work { shared_ps: merge.shared_ps + quantise.shared_ps, ..merge })
             }
             OpKind::Sample { vocabulary } => {
                 self.element(Element::Sample, vocabulary * self.step.tokens)
@@ -445,6 +463,16 @@ impl<'a> Meter<'a> {
     }
 }
 
+/// What lanes share they all do where each has a copy of its own.
+fn copied(copies: Copies, work: Work) -> Work {
+    match copies {
+        Copies::Shared => work,
+        Copies::Own { .. } => {
+            Work { shared_ps: 0.0, each_ps: work.each_ps + work.shared_ps, ..work }
+        }
+    }
+}
+
 /// Dims of an encoder whose grids vary: patches and tokens of a tile.
 const PATCHES: &str = "vision.patches";
 const IMAGE_TOKENS: &str = "vision.tokens";
@@ -455,11 +483,15 @@ pub fn patches_max(program: &Program) -> Option<u64> {
     program.dim_named(PATCHES).map(|dim| program.dims[dim.index()].max)
 }
 
+/// Whether a phase takes tokens of a sequence each, not of one prompt.
+fn is_decode(program: &Program, phase: PhaseId) -> bool {
+    !twin::family(&program.phases[phase.index()].name).ends_with("prefill")
+}
+
 /// The dims of a step: logits are wanted for its last token, or for each of its sequences.
 fn step_dims(program: &Program, phase: PhaseId, step: Step) -> Vec<u64> {
-    let name = twin::family(&program.phases[phase.index()].name);
-    let decode = !name.ends_with("prefill");
     let own = |name| twin::family(own_name(name));
+    let decode = is_decode(program, phase);
     let dims = program.dims.iter().map(|dim| match (own(&dim.name), decode) {
         ("tokens", false) | ("sequences" | "rows", true) => step.tokens.clamp(dim.min, dim.max),
         ("rows", false) => dim.min,

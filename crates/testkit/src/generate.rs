@@ -8,7 +8,7 @@ mod vision;
 
 use dctms_ir::join::{Steps, join};
 use dctms_ir::op::{
-    Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source,
+    Activation, AttentionShape, Copies, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source,
 };
 use dctms_ir::program::{ModelInfo, Program};
 use dctms_ir::region::add_region;
@@ -362,8 +362,7 @@ impl<'r> Maker<'r> {
         if pool.narrow.is_empty() || self.random.once_in(2) {
             let id = self.activation(phase, KV_FEATURES);
             let x = self.quantised_or_wide(phase, pool);
-            let kind =
-                OpKind::MatMul { rows: KV_FEATURES, cols: FEATURES, epilogue: Epilogue::Store };
+            let kind = product(KV_FEATURES, Epilogue::Store);
             self.op(phase, "project", kind, &[x, self.kv_matrix], &[id]);
             pool.narrow.push(id);
         }
@@ -416,7 +415,7 @@ impl<'r> Maker<'r> {
             }
             2 => {
                 let id = self.quantised(phase);
-                let kind = OpKind::RmsNormQuantise { epsilon: 1e-5 };
+                let kind = OpKind::RmsNormQuantise { epsilon: 1e-5, copies: Copies::Shared };
                 self.op(phase, "norm_q", kind, &[x, vector], &[id]);
                 pool.quantised.push(id);
             }
@@ -431,14 +430,12 @@ impl<'r> Maker<'r> {
             }
             5 | 6 => {
                 let a = self.quantised_or_wide(phase, pool);
-                let kind =
-                    OpKind::MatMul { rows: FEATURES, cols: FEATURES, epilogue: Epilogue::Store };
+                let kind = product(FEATURES, Epilogue::Store);
                 self.push_wide(phase, pool, "matmul", kind, &[a, self.matrix]);
             }
             7 => {
                 let a = self.quantised_or_wide(phase, pool);
-                let kind =
-                    OpKind::MatMul { rows: FEATURES, cols: FEATURES, epilogue: Epilogue::Add };
+                let kind = product(FEATURES, Epilogue::Add);
                 self.push_wide(phase, pool, "matmul_add", kind, &[a, self.matrix, x]);
             }
             8 => self.push_wide(phase, pool, "bias", OpKind::BiasAdd, &[x, vector]),
@@ -492,7 +489,8 @@ impl<'r> Maker<'r> {
                 } else if let Some(q) = pool.quantised.last().copied() {
                     let id = self.quantised(phase);
                     let (rows, cols, activation) = (FEATURES, FEATURES, Activation::Silu);
-                    let kind = OpKind::GatedMatMul { rows, cols, activation, block_rows: 32 };
+                    let (block_rows, copies) = (32, Copies::Shared);
+                    let kind = OpKind::GatedMatMul { rows, cols, activation, block_rows, copies };
                     self.op(phase, "gated_products", kind, &[q, self.matrix, self.matrix], &[id]);
                     pool.quantised.push(id);
                 } else {
@@ -523,6 +521,11 @@ impl<'r> Maker<'r> {
             *next = after;
         }
     }
+}
+
+/// A product of all features.
+fn product(rows: u64, epilogue: Epilogue) -> OpKind {
+    OpKind::MatMul { rows, cols: FEATURES, epilogue, copies: Copies::Shared }
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use dctms_ir::op::{Copies, OpKind};
+use dctms_ir::{Dtype, Plan, Size};
 use dctms_planner::Activations;
 use dctms_testkit::generate::{self, Extent, Level};
 use dctms_testkit::mutate::{Kind, mutate};
@@ -37,6 +39,50 @@ fn real_plans_are_accepted_and_round_trip() {
             assert!(verdict.expect("accepted").is_of(&read));
         }
     }
+}
+
+/// Lanes meet where a product needs all of a value: four times a layer where the heads of keys
+/// divide over the lanes.
+#[test]
+fn a_decode_step_has_no_cut_too_many() {
+    for (shape, expected) in [(LLAMA, 6), (QWEN2, 4), (QWEN3, 4)] {
+        let cuts = |layers: u64| {
+            let plan = support::plan(Shape { layers, ..shape }, 2, 1);
+            let decode = plan.program.phase_named("decode").expect("a decoder");
+            plan.schedules[decode.index()].events
+        };
+        assert_eq!(cuts(3) - cuts(2), expected, "{}", shape.architecture);
+    }
+}
+
+/// Where each lane makes a norm's values for itself, there is a copy for each, and it holds them.
+#[test]
+fn every_shard_has_a_copy_of_its_own() {
+    let plan = support::plan(Shape { layers: 1, ..QWEN2 }, 2, 1);
+    let phase = plan.program.phase_named("decode").expect("a decoder").index();
+    let ops = &plan.program.phases[phase].ops;
+    let own = |kind: &OpKind| match kind {
+        OpKind::RmsNormQuantise { copies: Copies::Own { blocks }, .. } => Some(*blocks),
+        _ => None,
+    };
+    let norm = ops.iter().position(|op| own(&op.kind).is_some()).expect("a norm of few values");
+    let (blocks, xq) = (own(&ops[norm].kind).expect("found"), ops[norm].outputs[0].index());
+    assert_eq!(plan.program.tensors[xq].shape[0], Size::Const(2 * blocks));
+    let refused = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = plan.clone();
+        change(&mut plan);
+        let found = dctms_verifier::verify(&plan.program, &plan).expect_err("no copies");
+        let told = |text: String| text.contains("is no copy of");
+        assert!(found.iter().any(|violation| told(violation.to_string())), "{found:?}");
+    };
+    refused(&|plan| plan.program.tensors[xq].shape[0] = Size::Const(blocks));
+    refused(&|plan| plan.program.tensors[xq].shape[0] = Size::Const(3 * blocks));
+    refused(&|plan| plan.program.tensors[xq].dtype = Dtype::F32);
+    refused(&|plan| {
+        let copies = Copies::Own { blocks: QWEN2.hidden / 32 - 1 };
+        plan.program.phases[phase].ops[norm].kind =
+            OpKind::RmsNormQuantise { epsilon: 1e-6, copies };
+    });
 }
 
 /// Mutants of the real planner's plans: what is accepted, no interleaving corrupts.

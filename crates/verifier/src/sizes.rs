@@ -27,8 +27,8 @@ pub(crate) fn check(plan: &Plan, phases: &[PhaseFacts], found: &mut Found) {
         let phase = &plan.program.phases[index];
         for (id, op) in phase.ops.iter().enumerate() {
             operands(plan, index, op, found);
-            units(plan, phase, op, &dims, found);
             let shards = facts.seats(OpId::of(id)).len() as u64;
+            units(plan, phase, (op, shards), &dims, found);
             workspace(plan, phase, op, shards, found);
         }
     }
@@ -88,8 +88,13 @@ fn operands(plan: &Plan, index: usize, op: &Op, found: &mut Found) {
     }
 }
 
-/// Even slices are of whole units, and every operand that is cut evenly is cut in as many.
-fn units(plan: &Plan, phase: &Phase, op: &Op, dims: &[u64], found: &mut Found) {
+/// Even slices are of whole units, and every operand that is cut evenly is cut in as many; of one
+/// that each shard has for itself there is a copy for each.
+fn units(plan: &Plan, phase: &Phase, (op, shards): (&Op, u64), dims: &[u64], found: &mut Found) {
+    let own = contract::own_copy(&plan.program, op, shards).unwrap_or_else(|malformed| {
+        found.add(Rule::Contract, &phase.name, malformed.to_string());
+        None
+    });
     let mut expected: Option<u64> = None;
     for access in contract::accesses(op).unwrap_or_default() {
         let Split::Even { axis, unit } = access.split else { continue };
@@ -104,8 +109,8 @@ fn units(plan: &Plan, phase: &Phase, op: &Op, dims: &[u64], found: &mut Found) {
             continue;
         }
         let count = extent.value(dims).map(|extent| extent / unit);
-        // Scratch is cut by shards, not by features.
-        if op.workspace.contains(&access.tensor) {
+        // Scratch and copies are cut by shards, not by features.
+        if op.workspace.contains(&access.tensor) || own == Some(access.tensor) {
             continue;
         }
         if *expected.get_or_insert(count.unwrap_or(0)) != count.unwrap_or(0) {

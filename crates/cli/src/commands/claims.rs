@@ -79,7 +79,10 @@ fn operation(plan: &Plan, op: &Op, found: &mut Vec<String>) {
         OpKind::Attention(shape)
         | OpKind::AttentionPrefill(shape)
         | OpKind::AttentionDecodePartial(shape)
-        | OpKind::AttentionDecodeMerge(shape) => attention(plan, name, shape, found),
+        | OpKind::AttentionDecodeMerge(shape)
+        | OpKind::AttentionDecodeMergeQuantise { shape, .. } => {
+            attention(plan, name, shape, found);
+        }
         OpKind::LoadMatrix(_)
         | OpKind::LoadVector(_)
         | OpKind::LoadRopeFrequencies { .. }

@@ -187,6 +187,7 @@ fn activations(plan: &Plan) -> Activations {
             kind,
             OpKind::Quantise
                 | OpKind::RmsNormQuantise { .. }
+                | OpKind::AttentionDecodeMergeQuantise { .. }
                 | OpKind::GatedMulQuantise(_)
                 | OpKind::GatedMatMul { .. }
         )

@@ -4,7 +4,9 @@
 use super::JsonError;
 use super::parse::Node;
 use super::write::{Object, object};
-use crate::op::{Activation, AttentionShape, Epilogue, OpKind, RopeScaling, RopeStyle, Source};
+use crate::op::{
+    Activation, AttentionShape, Copies, Epilogue, OpKind, RopeScaling, RopeStyle, Source,
+};
 use crate::tensor::Dtype;
 use crate::vision::{FullAttentionShape, PatchOrder, PatchShape, VisionOp};
 
@@ -23,17 +25,22 @@ pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
         }
         OpKind::RopeTable { magnitude } => o.float("magnitude", *magnitude),
         OpKind::EmbedRows { scale } => o.float("scale", *scale),
-        OpKind::RmsNorm { epsilon }
-        | OpKind::RmsNormQuantise { epsilon }
-        | OpKind::RmsNormAdd { epsilon } => o.float("epsilon", *epsilon),
+        OpKind::RmsNorm { epsilon } | OpKind::RmsNormAdd { epsilon } => {
+            o.float("epsilon", *epsilon);
+        }
+        OpKind::RmsNormQuantise { epsilon, copies } => {
+            o.float("epsilon", *epsilon);
+            write_copies(o, *copies);
+        }
         OpKind::HeadNorm { epsilon, head_dim } => {
             o.float("epsilon", *epsilon);
             o.number("head_dim", u64::from(*head_dim));
         }
-        OpKind::MatMul { rows, cols, epilogue } => {
+        OpKind::MatMul { rows, cols, epilogue, copies } => {
             o.number("rows", *rows);
             o.number("cols", *cols);
             o.text("epilogue", epilogue_name(*epilogue));
+            write_copies(o, *copies);
         }
         OpKind::Rope { style, head_dim, rotary_dim } => {
             o.text("style", style_name(*style));
@@ -45,14 +52,19 @@ pub(super) fn write_attributes(out: &mut String, kind: &OpKind) {
         | OpKind::AttentionPrefill(shape)
         | OpKind::AttentionDecodePartial(shape)
         | OpKind::AttentionDecodeMerge(shape) => write_shape(o, shape),
+        OpKind::AttentionDecodeMergeQuantise { shape, copies } => {
+            write_shape(o, shape);
+            write_copies(o, *copies);
+        }
         OpKind::GatedMul(activation) | OpKind::GatedMulQuantise(activation) => {
             o.text("activation", activation.name());
         }
-        OpKind::GatedMatMul { rows, cols, activation, block_rows } => {
+        OpKind::GatedMatMul { rows, cols, activation, block_rows, copies } => {
             o.number("rows", *rows);
             o.number("cols", *cols);
             o.text("activation", activation.name());
             o.number("block_rows", *block_rows);
+            write_copies(o, *copies);
         }
         OpKind::Sample { vocabulary } => o.number("vocabulary", *vocabulary),
         OpKind::LoadTokenizer { offset, bytes } => {
@@ -86,7 +98,9 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
         "RopeTable" => OpKind::RopeTable { magnitude: a.get("magnitude")?.float()? },
         "EmbedRows" => OpKind::EmbedRows { scale: a.get("scale")?.float()? },
         "RmsNorm" => OpKind::RmsNorm { epsilon: epsilon()? },
-        "RmsNormQuantise" => OpKind::RmsNormQuantise { epsilon: epsilon()? },
+        "RmsNormQuantise" => {
+            OpKind::RmsNormQuantise { epsilon: epsilon()?, copies: read_copies(a)? }
+        }
         "RmsNormAdd" => OpKind::RmsNormAdd { epsilon: epsilon()? },
         "HeadNorm" => {
             OpKind::HeadNorm { epsilon: epsilon()?, head_dim: a.get("head_dim")?.small()? }
@@ -96,6 +110,7 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
             rows: a.get("rows")?.number()?,
             cols: a.get("cols")?.number()?,
             epilogue: pick(&a.get("epilogue")?, &[Epilogue::Store, Epilogue::Add], epilogue_name)?,
+            copies: read_copies(a)?,
         },
         "BiasAdd" => OpKind::BiasAdd,
         "Add" => OpKind::Add,
@@ -113,6 +128,10 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
         "AttentionPrefill" => OpKind::AttentionPrefill(read_shape(a)?),
         "AttentionDecodePartial" => OpKind::AttentionDecodePartial(read_shape(a)?),
         "AttentionDecodeMerge" => OpKind::AttentionDecodeMerge(read_shape(a)?),
+        "AttentionDecodeMergeQuantise" => OpKind::AttentionDecodeMergeQuantise {
+            shape: read_shape(a)?,
+            copies: read_copies(a)?,
+        },
         "GatedMul" => OpKind::GatedMul(read_activation(a)?),
         "GatedMulQuantise" => OpKind::GatedMulQuantise(read_activation(a)?),
         "GatedMatMul" => OpKind::GatedMatMul {
@@ -120,6 +139,7 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
             cols: a.get("cols")?.number()?,
             activation: read_activation(a)?,
             block_rows: a.get("block_rows")?.number()?,
+            copies: read_copies(a)?,
         },
         "SelectRows" => OpKind::SelectRows,
         "Sample" => OpKind::Sample { vocabulary: a.get("vocabulary")?.number()? },
@@ -372,6 +392,21 @@ fn read_shape(a: &Node<'_, '_>) -> Result<AttentionShape, JsonError> {
 
 fn read_activation(a: &Node<'_, '_>) -> Result<Activation, JsonError> {
     pick(&a.get("activation")?, &Activation::ALL, Activation::name)
+}
+
+/// Blocks of a copy, where each shard has its own.
+fn write_copies(o: &mut Object<'_>, copies: Copies) {
+    match copies {
+        Copies::Shared => {}
+        Copies::Own { blocks } => o.number("copy_blocks", blocks),
+    }
+}
+
+fn read_copies(a: &Node<'_, '_>) -> Result<Copies, JsonError> {
+    Ok(match a.find("copy_blocks")? {
+        None => Copies::Shared,
+        Some(blocks) => Copies::Own { blocks: blocks.number()? },
+    })
 }
 
 fn epilogue_name(epilogue: Epilogue) -> &'static str {

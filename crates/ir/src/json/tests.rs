@@ -3,7 +3,9 @@
 use super::{JsonError, digest, read, write};
 use crate::contract::{arity, grain_piece};
 use crate::ids::{EventId, OpId, PhaseId, TensorId};
-use crate::op::{Activation, AttentionShape, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source};
+use crate::op::{
+    Activation, AttentionShape, Copies, Epilogue, Op, OpKind, RopeScaling, RopeStyle, Source,
+};
 use crate::plan::{
     ArenaFigures, Arrival, Bounds, ColourBuffer, Concurrency, Cost, Envelope, GapReport, Interval,
     Machine, OrderReport, Placement, Plan, Prediction, Preference, RegionReport, RuntimeBytes,
@@ -37,6 +39,7 @@ fn kinds() -> Vec<OpKind> {
         kv: Dtype::Q8_0,
     };
     let windows = PatchOrder::Windows { square: 2, window: 4 };
+    let own = Copies::Own { blocks: 24 };
     let frequencies = |scaling, factors| OpKind::LoadRopeFrequencies {
         base: 1e6,
         rotary_dim: 64,
@@ -70,12 +73,18 @@ fn kinds() -> Vec<OpKind> {
         OpKind::RopeTable { magnitude: 1.0 },
         OpKind::EmbedRows { scale: 25.298_222 },
         OpKind::RmsNorm { epsilon: 1e-6 },
-        OpKind::RmsNormQuantise { epsilon: 9.999_999e-6 },
+        OpKind::RmsNormQuantise { epsilon: 9.999_999e-6, copies: Copies::Shared },
+        OpKind::RmsNormQuantise { epsilon: 1e-6, copies: own },
         OpKind::RmsNormAdd { epsilon: 1e-5 },
         OpKind::HeadNorm { epsilon: 1e-6, head_dim: 128 },
         OpKind::Quantise,
-        OpKind::MatMul { rows: 49152, cols: 576, epilogue: Epilogue::Store },
-        OpKind::MatMul { rows: 576, cols: 576, epilogue: Epilogue::Add },
+        OpKind::MatMul { rows: 49152, cols: 576, epilogue: Epilogue::Store, copies: own },
+        OpKind::MatMul {
+            rows: 576,
+            cols: 576,
+            epilogue: Epilogue::Add,
+            copies: Copies::Shared,
+        },
         OpKind::BiasAdd,
         OpKind::Add,
         OpKind::Rope { style: RopeStyle::Halves, head_dim: 64, rotary_dim: 32 },
@@ -85,6 +94,7 @@ fn kinds() -> Vec<OpKind> {
         OpKind::AttentionPrefill(shape),
         OpKind::AttentionDecodePartial(shape),
         OpKind::AttentionDecodeMerge(shape),
+        OpKind::AttentionDecodeMergeQuantise { shape, copies: own },
         OpKind::GatedMul(Activation::Silu),
         OpKind::GatedMulQuantise(Activation::GeluTanh),
         OpKind::GatedMatMul {
@@ -92,6 +102,7 @@ fn kinds() -> Vec<OpKind> {
             cols: 1536,
             activation: Activation::Silu,
             block_rows: 64,
+            copies: own,
         },
         OpKind::SelectRows,
         OpKind::Sample { vocabulary: 49152 },
@@ -328,7 +339,7 @@ fn a_plan_round_trips() {
 #[test]
 fn the_sample_has_every_kind() {
     // A new kind must be added to the sample: this match and the list stay in step.
-    let mut seen = [false; 38];
+    let mut seen = [false; 39];
     for kind in kinds() {
         let index = match kind {
             OpKind::LoadMatrix(_) => 0,
@@ -369,10 +380,11 @@ fn the_sample_has_every_kind() {
             OpKind::Vision(VisionOp::PatchRopeTable { .. }) => 35,
             OpKind::Vision(VisionOp::SectionedRopeTable { .. }) => 36,
             OpKind::Vision(VisionOp::GatedProducts { .. }) => 37,
+            OpKind::AttentionDecodeMergeQuantise { .. } => 38,
         };
         seen[index] = true;
     }
-    assert_eq!(seen, [true; 38]);
+    assert_eq!(seen, [true; 39]);
 }
 
 /// Replaces a part of the sample's text, mends the digest, and reads it.
@@ -407,7 +419,7 @@ fn contradictions_name_their_path() {
         ("\"phase\":\"a \\\"step\\\"\"", "\"phase\":\"b\"", "$.tensors[0].phase"),
         ("\"bytes\":64", "\"bytes\":-64", "$.tensors[0].bytes"),
         ("\"bytes\":64", "\"bytes\":18446744073709551616", "$.tensors[0].bytes"),
-        ("\"kind\":\"Quantise\"", "\"kind\":\"Dequantise\"", "$.phases[1].ops[13].kind"),
+        ("\"kind\":\"Quantise\"", "\"kind\":\"Dequantise\"", "$.phases[1].ops[14].kind"),
         ("\"epsilon\":1e-6", "\"epsilon\":1e999", "$.phases[1].ops[9].attributes.epsilon"),
         ("\"mode\":\"write\"", "\"mode\":\"read\"", "$.phases[1].ops[0].access"),
         ("\"may_in_place\":[]", "\"may_in_place\":[[0,0]]", "$.phases[1].ops[0].may_in_place"),

@@ -146,14 +146,6 @@ impl Partial {
     /// No row sees anything.
     pub const NONE: Self =
         Self { seen: [false; ATTENTION_ROWS], m: [0.0; ATTENTION_ROWS], l: [0.0; ATTENTION_ROWS] };
-
-    /// One row, which sees something.
-    #[inline(always)]
-    pub fn of_one(m: f32, l: f32) -> Self {
-        let mut partial = Self::NONE;
-        (partial.seen[0], partial.m[0], partial.l[0]) = (true, m, l);
-        partial
-    }
 }
 
 /// Indices of the segments that any row sees.

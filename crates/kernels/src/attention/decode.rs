@@ -2,15 +2,16 @@
 //!
 //! An **item** is (token, key/value head, segment). Items are numbered in that order, tokens
 //! outermost, counting only segments that the token sees, so that `0..items` has no holes. Item
-//! i writes record i of the partials: for each query head of the group one tile `{m, l, 0 …}`
-//! and the weighted sum, `[group][1 + head_dim/16][16]`. Any contiguous split of the items is
+//! i writes record i of the partials: for each query head of the group one tile `{m, l, 0 …}`,
+//! then the weighted sums, `[group][head_dim/16][16]`. Any contiguous split of the items is
 //! correct.
 
 use super::block::{self, Ahead, Cache, Merge, Partial, Running, Workspace, rows_max};
 use super::{Attention, Tokens, check};
 use crate::isa::Isa;
-use crate::limits::{ATTENTION_ROWS, HEAD_DIM_MAX, SEGMENT_POSITIONS};
-use crate::simd::{LANES, dispatch, tiles, tiles_mut};
+use crate::limits::{ATTENTION_ROWS, BLOCK_COLS, HEAD_DIM_MAX, SEGMENT_POSITIONS};
+use crate::quantise::{ActBlock, quantise_block};
+use crate::simd::{Kernel, LANES, Simd, Tile, dispatch, tiles, tiles_mut};
 use core::ops::Range;
 
 /// Elements of the record of one item.
@@ -103,10 +104,10 @@ pub fn attention_decode_partial(
             let partial =
                 block::segment(isa, shape, visible, segment, slot_cache, ahead, workspace);
             for (r, head) in heads.enumerate() {
-                let record = &mut record[head * (1 + head_tiles)..][..1 + head_tiles];
-                record[0] = [0.0; LANES];
-                (record[0][0], record[0][1]) = (partial.m[r], partial.l[r]);
-                record[1..].copy_from_slice(&workspace.part[r * head_tiles..][..head_tiles]);
+                record[head] = [0.0; LANES];
+                (record[head][0], record[head][1]) = (partial.m[r], partial.l[r]);
+                let sums = &workspace.part[r * head_tiles..][..head_tiles];
+                record[group + head * head_tiles..][..head_tiles].copy_from_slice(sums);
             }
         }
     }
@@ -178,35 +179,126 @@ pub fn attention_decode_merge(
     partials: &[f32],
     out: &mut [f32],
 ) {
+    let elements = heads.len() * shape.kv.head_dim * tokens.len();
+    assert_eq!(out.len(), elements, "elements of the attention's output");
+    let sink = Floats { tokens: tokens.len(), out: tiles_mut(out) };
+    merge(isa, shape, tokens, heads, partials, sink);
+}
+
+/// [`attention_decode_merge`], then quantised: `out` is `[heads][head_dim/32][tokens]`.
+///
+/// Panics as that, and unless heads are whole blocks.
+pub fn attention_decode_merge_quantise(
+    isa: Isa,
+    shape: &Attention,
+    tokens: Tokens<'_>,
+    heads: Range<usize>,
+    partials: &[f32],
+    out: &mut [ActBlock],
+) {
+    let head_dim = shape.kv.head_dim;
+    assert!(head_dim.is_multiple_of(BLOCK_COLS), "heads of {head_dim} are no whole blocks");
+    let blocks = heads.len() * head_dim / BLOCK_COLS * tokens.len();
+    assert_eq!(out.len(), blocks, "blocks of the attention's output");
+    merge(isa, shape, tokens, heads, partials, Blocks { tokens: tokens.len(), out });
+}
+
+fn merge<K: Sink>(
+    isa: Isa,
+    shape: &Attention,
+    tokens: Tokens<'_>,
+    heads: Range<usize>,
+    partials: &[f32],
+    sink: K,
+) {
     shape.assert_valid();
     tokens.assert_valid(&shape.kv);
     assert!(heads.end <= shape.heads, "heads {heads:?} of {}", shape.heads);
     let items = attention_decode_items(shape, tokens);
     assert!(partials.len() >= items * attention_partial_len(shape), "partials of {items} items");
-    let elements = heads.len() * shape.kv.head_dim * tokens.len();
-    assert_eq!(out.len(), elements, "elements of the attention's output");
-    let (partials, out) = (tiles(partials), tiles_mut(out));
-    let (group, head_tiles) = (shape.group(), shape.head_tiles());
-    let record = group * (1 + head_tiles);
-    let mut o = [[0.0; LANES]; HEAD_DIM_MAX / LANES];
-    let mut first_item = 0;
-    for token in 0..tokens.len() {
-        let segments = token_segments(tokens, token).len();
-        for head in heads.clone() {
-            let items = first_item + head / group * segments..;
-            let mut running = Running::new();
-            for item in items.take(segments) {
-                let at = item * record + head % group * (1 + head_tiles);
-                let [m, l, ..] = partials[at];
-                let part = &partials[at + 1..][..head_tiles];
-                let (next, o) = (Partial::of_one(m, l), &mut o[..]);
-                dispatch(isa, Merge { running: &mut running, next, part, o, head_tiles });
-            }
-            for (tile, o) in o[..head_tiles].iter().enumerate() {
-                let to = ((head - heads.start) * head_tiles + tile) * tokens.len() + token;
-                out[to] = running.finish(0, o);
-            }
+    dispatch(isa, MergeHeads { shape, tokens, heads, partials: tiles(partials), sink });
+}
+
+/// What becomes of the answer of a head of the shard and a token.
+trait Sink {
+    fn put<S: Simd>(&mut self, s: S, head: usize, token: usize, answer: &[Tile]);
+}
+
+struct Floats<'a> {
+    tokens: usize,
+    out: &'a mut [Tile],
+}
+
+impl Sink for Floats<'_> {
+    #[inline(always)]
+    fn put<S: Simd>(&mut self, _: S, head: usize, token: usize, answer: &[Tile]) {
+        for (tile, answer) in (head * answer.len()..).zip(answer) {
+            self.out[tile * self.tokens + token] = *answer;
         }
-        first_item += shape.kv.heads * segments;
+    }
+}
+
+struct Blocks<'a> {
+    tokens: usize,
+    out: &'a mut [ActBlock],
+}
+
+impl Sink for Blocks<'_> {
+    #[inline(always)]
+    fn put<S: Simd>(&mut self, s: S, head: usize, token: usize, answer: &[Tile]) {
+        let pairs = answer.as_chunks::<2>().0;
+        for (block, [low, high]) in (head * pairs.len()..).zip(pairs) {
+            let out = &mut self.out[block * self.tokens + token];
+            quantise_block(s, s.load(low), s.load(high), out);
+        }
+    }
+}
+
+/// All records of some heads; heads of a group together.
+struct MergeHeads<'a, K: Sink> {
+    shape: &'a Attention,
+    tokens: Tokens<'a>,
+    heads: Range<usize>,
+    partials: &'a [Tile],
+    sink: K,
+}
+
+impl<K: Sink> Kernel for MergeHeads<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let Self { shape, tokens, ref heads, partials, .. } = self;
+        let (group, head_tiles) = (shape.group(), shape.head_tiles());
+        let record_tiles = group * (1 + head_tiles);
+        let mut o = [[0.0; LANES]; ATTENTION_ROWS * HEAD_DIM_MAX / LANES];
+        let mut first_item = 0;
+        for token in 0..tokens.len() {
+            let segments = token_segments(tokens, token).len();
+            let mut head = heads.start;
+            while head < heads.end {
+                let (kv_head, row) = (head / group, head % group);
+                let rows = (heads.end - head).min(group - row).min(ATTENTION_ROWS);
+                let mut running = Running::new();
+                let first = first_item + kv_head * segments;
+                for item in first..first + segments {
+                    let record = &partials[item * record_tiles..][..record_tiles];
+                    let mut next = Partial::NONE;
+                    for (r, [m, l, ..]) in record[row..row + rows].iter().enumerate() {
+                        (next.seen[r], next.m[r], next.l[r]) = (true, *m, *l);
+                    }
+                    let part = &record[group + row * head_tiles..][..rows * head_tiles];
+                    let (running, o) = (&mut running, &mut o[..]);
+                    Merge { running, next, part, o, head_tiles }.run(s);
+                }
+                for r in 0..rows {
+                    let answer = &mut o[r * head_tiles..][..head_tiles];
+                    answer.iter_mut().for_each(|o| *o = running.finish(r, o));
+                    self.sink.put(s, head + r - heads.start, token, answer);
+                }
+                head += rows;
+            }
+            first_item += shape.kv.heads * segments;
+        }
     }
 }

@@ -29,7 +29,7 @@ mod tests;
 
 pub use decode::{
     attention_decode_items, attention_decode_items_max, attention_decode_merge,
-    attention_decode_partial, attention_partial_len,
+    attention_decode_merge_quantise, attention_decode_partial, attention_partial_len,
 };
 
 pub use full::{
@@ -145,7 +145,8 @@ pub const fn attention_workspace_len(head_dim: usize) -> usize {
     ATTENTION_ROWS * (SEGMENT_POSITIONS + 3 * head_dim)
 }
 
-/// Attention of query heads `heads` of all tokens.
+/// Attention of query heads `heads` of all tokens: of a prompt, or of a step whose heads divide
+/// over the lanes.
 ///
 /// `q` and `out` are the tile-major slices of those heads, `[heads][head_dim/16][tokens][16]`;
 /// `keys` and `values` are the whole caches, with the step's tokens appended. Consecutive tokens
@@ -174,12 +175,16 @@ pub fn attention_prefill(
     let (q, out) = (tiles(q), tiles_mut(out));
     let cache = Cache { shape: &shape.kv, keys, values };
     let mut prefill = Prefill { isa, shape, tokens, q, cache, workspace, out };
-    for (kv_head, heads) in groups(shape, heads) {
-        for (slot, tokens) in runs(tokens) {
-            for block in (Rows { heads: heads.clone(), tokens }).blocks(isa) {
-                prefill.attend(kv_head, slot, &block);
-            }
-        }
+    let parts = groups(shape, heads).flat_map(|(kv_head, heads)| {
+        runs(tokens).flat_map(move |(slot, tokens)| {
+            let rows = Rows { heads: heads.clone(), tokens };
+            let is_step = rows.are_few(isa);
+            rows.blocks(isa).map(move |block| Part { kv_head, slot, block, is_step })
+        })
+    });
+    let mut parts = parts.peekable();
+    while let Some(part) = parts.next() {
+        prefill.attend(&part, parts.peek());
     }
 }
 
@@ -229,12 +234,17 @@ struct RowBlock {
 }
 
 impl Rows {
+    /// Whether there are so few tokens that one head's do not fill a block: those of a step.
+    fn are_few(&self, isa: Isa) -> bool {
+        self.tokens.len() < rows_max(isa)
+    }
+
     /// Blocks of equal size. Many tokens: a block is of one head, so that what its rows see is
     /// nearly the same. Few tokens: heads are mixed, so that a block is full.
     fn blocks(self, isa: Isa) -> impl Iterator<Item = RowBlock> {
         let (heads, tokens) = (self.heads.len(), self.tokens.len());
         let rows_max = rows_max(isa);
-        let run = if tokens >= rows_max { tokens } else { heads * tokens };
+        let run = if self.are_few(isa) { heads * tokens } else { tokens };
         let runs = heads * tokens / run;
         let blocks = run.div_ceil(rows_max);
         (0..runs * blocks).map(move |i| {
@@ -249,6 +259,25 @@ impl Rows {
     }
 }
 
+/// A block of rows, and the keys and values that it meets.
+struct Part {
+    kv_head: usize,
+    slot: usize,
+    block: RowBlock,
+    /// Whether the caches come from memory, as in a step, and are asked for ahead.
+    is_step: bool,
+}
+
+impl Part {
+    /// The keys that it meets first.
+    fn first_keys<'a>(&self, tokens: Tokens<'_>, cache: Cache<'a>) -> &'a [u8] {
+        let (_, token) = self.block.rows[self.block.len - 1];
+        let visible = tokens.visible(token);
+        let first = block::segments(core::slice::from_ref(&visible)).start;
+        cache.of(self.kv_head, self.slot).segment_keys(&visible, first)
+    }
+}
+
 struct Prefill<'a> {
     isa: Isa,
     shape: &'a Attention,
@@ -260,9 +289,10 @@ struct Prefill<'a> {
 }
 
 impl Prefill<'_> {
-    fn attend(&mut self, kv_head: usize, slot: usize, block: &RowBlock) {
+    /// The rows of a part against all that they see; `then` comes after it.
+    fn attend(&mut self, part: &Part, then: Option<&Part>) {
         let Self { isa, shape, tokens, q, cache, workspace, out } = self;
-        let head_tiles = shape.head_tiles();
+        let (block, head_tiles) = (&part.block, shape.head_tiles());
         let rows = &block.rows[..block.len];
         let mut visible = [const { 0..0 }; ATTENTION_ROWS];
         for (r, &(head, token)) in rows.iter().enumerate() {
@@ -272,11 +302,20 @@ impl Prefill<'_> {
                 workspace.q[tile * block.len + r] = q[from];
             }
         }
-        let (visible, cache) = (&visible[..block.len], cache.of(kv_head, slot));
+        let (visible, last) = (&visible[..block.len], &visible[block.len - 1]);
+        let slot_cache = cache.of(part.kv_head, part.slot);
         let mut running = Running::new();
-        for segment in block::segments(visible) {
-            let next =
-                block::segment(*isa, shape, visible, segment, cache, Ahead::default(), workspace);
+        let segments = block::segments(visible);
+        for segment in segments.clone() {
+            let mut ahead = Ahead::default();
+            if part.is_step {
+                ahead.values = slot_cache.segment_values(last, segment);
+                ahead.keys = match segment + 1 < segments.end {
+                    true => slot_cache.segment_keys(last, segment + 1),
+                    false => then.map_or(&[][..], |then| then.first_keys(*tokens, *cache)),
+                };
+            }
+            let next = block::segment(*isa, shape, visible, segment, slot_cache, ahead, workspace);
             let (part, o) = (&*workspace.part, &mut *workspace.o);
             dispatch(*isa, Merge { running: &mut running, next, part, o, head_tiles });
         }

@@ -7,6 +7,7 @@ use crate::naive::exact::attend as naive_exact;
 use crate::naive::float::attend as naive_attend;
 use crate::naive::kv::element as naive_element;
 use crate::naive::layout::to_tile_major;
+use crate::quantise::{ActBlock, quantise};
 use crate::testing::{Random, assert_close, assert_same_bits};
 
 /// A model's layer with sequences of random keys and values in its caches.
@@ -168,6 +169,15 @@ impl Case {
         let (low, high) = out.split_at_mut(cut * shape.kv.head_dim * tokens.len());
         attention_decode_merge(isa, shape, tokens, cut..shape.heads, &partials, high);
         attention_decode_merge(isa, shape, tokens, 0..cut, &partials, low);
+        if shape.kv.head_dim.is_multiple_of(32) {
+            let mut want = vec![ActBlock::ZERO; out.len() / 32];
+            quantise(isa, &out, tokens.len(), &mut want);
+            let mut got = vec![ActBlock::ZERO; want.len()];
+            let (low, high) = got.split_at_mut(cut * shape.kv.head_dim / 32 * tokens.len());
+            attention_decode_merge_quantise(isa, shape, tokens, cut..shape.heads, &partials, high);
+            attention_decode_merge_quantise(isa, shape, tokens, 0..cut, &partials, low);
+            assert_eq!(got, want, "quantised");
+        }
         out
     }
 }

@@ -5,7 +5,7 @@
 
 use dctms_ir::Size;
 use dctms_ir::ids::{PhaseId, TensorId};
-use dctms_ir::op::{Epilogue, OpKind};
+use dctms_ir::op::{Copies, Epilogue, OpKind};
 
 use super::{HostBuffers, LayerWeights, attention_features};
 use crate::builder::Builder;
@@ -35,7 +35,8 @@ impl Pass<'_> {
     }
 
     fn matmul(&mut self, part: &str, x: TensorId, w: TensorId, rows: u64, cols: u64) -> TensorId {
-        let kind = OpKind::MatMul { rows, cols, epilogue: Epilogue::Store };
+        let kind =
+            OpKind::MatMul { rows, cols, epilogue: Epilogue::Store, copies: Copies::Shared };
         self.step(part, kind, &[x, w], rows)
     }
 

@@ -4,7 +4,7 @@
 //! Steps are finer than the paper's (an operation here has one output), the overlaps are the same:
 //! Q with K and V, K and V with each other and with the attention output, that with the MLP.
 
-use dctms_ir::op::{Epilogue, Op, OpKind, Source};
+use dctms_ir::op::{Copies, Epilogue, Op, OpKind, Source};
 use dctms_ir::plan::{
     ArenaFigures, Bounds, ColourBuffer, Concurrency, Cost, Envelope, Interval, Machine, Placement,
     Plan, RuntimeBytes, Schedule, Summary, Task,
@@ -139,7 +139,8 @@ fn program() -> Program {
     let state = add(&mut program, "state", Residence::State, None, (Dtype::U8, fixed(&[32])));
     let names = ["x", "n", "k", "v", "q", "s", "attn", "mlp"];
     let [e, n, k, v, q, s, attn, mlp] = names.map(|name| x(&mut program, name));
-    let matmul = OpKind::MatMul { rows: FEATURES, cols: 16, epilogue: Epilogue::Store };
+    let (rows, epilogue, copies) = (FEATURES, Epilogue::Store, Copies::Shared);
+    let matmul = OpKind::MatMul { rows, cols: 16, epilogue, copies };
     let norm_add = OpKind::RmsNormAdd { epsilon: 1e-5 };
     let p = &mut program;
     operation(p, step, "embed", OpKind::EmbedRows { scale: 1.0 }, &[ids, matrix], &[e], &[]);
