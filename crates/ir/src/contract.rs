@@ -535,7 +535,8 @@ pub fn own_copy(program: &Program, op: &Op, shards: u64) -> Result<Option<Tensor
         return Ok(Some(id));
     }
     let name = &tensor.name;
-    let what = format!("{name} is no copy of {blocks} quantised blocks for each of {shards} shards");
+    let what =
+        format!("{name} is no copy of {blocks} quantised blocks for each of {shards} shards");
     Err(Malformed { op: op.name.clone(), what })
 }
 

@@ -460,8 +460,7 @@ impl Encoder<'_, '_> {
         tokens: &Size,
     ) -> TensorId {
         let output = self.builder.activation(self.phase, name, rows, tokens);
-        let kind =
-            OpKind::MatMul { rows, cols, epilogue: Epilogue::Store, copies: Copies::Shared };
+        let kind = OpKind::MatMul { rows, cols, epilogue: Epilogue::Store, copies: Copies::Shared };
         self.builder.op(self.phase, name, kind, &[x, weight], &[output]);
         output
     }

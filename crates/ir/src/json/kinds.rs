@@ -128,10 +128,9 @@ pub(super) fn read_kind(name: &Node<'_, '_>, a: &Node<'_, '_>) -> Result<OpKind,
         "AttentionPrefill" => OpKind::AttentionPrefill(read_shape(a)?),
         "AttentionDecodePartial" => OpKind::AttentionDecodePartial(read_shape(a)?),
         "AttentionDecodeMerge" => OpKind::AttentionDecodeMerge(read_shape(a)?),
-        "AttentionDecodeMergeQuantise" => OpKind::AttentionDecodeMergeQuantise {
-            shape: read_shape(a)?,
-            copies: read_copies(a)?,
-        },
+        "AttentionDecodeMergeQuantise" => {
+            OpKind::AttentionDecodeMergeQuantise { shape: read_shape(a)?, copies: read_copies(a)? }
+        }
         "GatedMul" => OpKind::GatedMul(read_activation(a)?),
         "GatedMulQuantise" => OpKind::GatedMulQuantise(read_activation(a)?),
         "GatedMatMul" => OpKind::GatedMatMul {

@@ -79,12 +79,7 @@ fn kinds() -> Vec<OpKind> {
         OpKind::HeadNorm { epsilon: 1e-6, head_dim: 128 },
         OpKind::Quantise,
         OpKind::MatMul { rows: 49152, cols: 576, epilogue: Epilogue::Store, copies: own },
-        OpKind::MatMul {
-            rows: 576,
-            cols: 576,
-            epilogue: Epilogue::Add,
-            copies: Copies::Shared,
-        },
+        OpKind::MatMul { rows: 576, cols: 576, epilogue: Epilogue::Add, copies: Copies::Shared },
         OpKind::BiasAdd,
         OpKind::Add,
         OpKind::Rope { style: RopeStyle::Halves, head_dim: 64, rotary_dim: 32 },

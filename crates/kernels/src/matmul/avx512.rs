@@ -8,7 +8,9 @@
 //! accumulators stay in registers. With few tokens it is bound by memory: tiles follow each other
 //! in memory, so a shard is one sequential stream that the processor's own prefetching follows
 //! (asking ahead, and reading several tiles side by side, were measured and gain nothing). With
-//! eight it is bound by the pipes for products, where more tokens gain nothing either.
+//! eight it is bound by the pipes for products, where more tokens gain nothing either; a block
+//! then takes so long that the processor's window ends before the next line that is missing, so
+//! lines are asked for [`AHEAD_BYTES`] ahead.
 //!
 //! **A panel** ([`panel`]) is for kinds that take long to unpack: sixteen tokens, and k in pieces.
 //! A piece of activations stays in the first-level cache while some tiles meet it, and its
@@ -35,11 +37,15 @@ use crate::matmul::kinds::{Kind, for_kind};
 use crate::packed::{PackedTiles, ScaleScheme};
 use crate::quantise::ActBlock;
 
-use block::{Scales, Sums, advance, prefetch, sums, unpack};
+use block::{IN_ORDER_TOKENS_MAX, Scales, Sums, advance, prefetch, sums, unpack};
 
 /// Bytes of activations that one pass over the weights meets: small enough to stay in the caches,
 /// large enough that reading the weights again for the next tokens costs little.
 const TOKEN_CHUNK_BYTES: usize = 2048 * 1024;
+
+/// How far ahead weights are asked for that meet more than [`IN_ORDER_TOKENS_MAX`] tokens: what
+/// memory gives in its latency. Half and twice as much gained less with eight tokens.
+const AHEAD_BYTES: usize = 2048;
 
 /// Tokens of a panel.
 const PANEL_TOKENS: usize = 16;
@@ -236,6 +242,9 @@ unsafe fn stream<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, tok
             if layout.header_bytes() > 0 && block % SUPER_BLOCKS == 0 {
                 header = weights;
                 weights = weights.add(layout.header_bytes());
+            }
+            if TOKENS > IN_ORDER_TOKENS_MAX {
+                prefetch(weights.wrapping_add(AHEAD_BYTES), layout.block_bytes());
             }
             let integers = unpack::<K, TOKENS>(weights);
             let scales = Scales::load::<K, TOKENS>(header, weights);

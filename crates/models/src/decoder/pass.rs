@@ -35,8 +35,7 @@ impl Pass<'_> {
     }
 
     fn matmul(&mut self, part: &str, x: TensorId, w: TensorId, rows: u64, cols: u64) -> TensorId {
-        let kind =
-            OpKind::MatMul { rows, cols, epilogue: Epilogue::Store, copies: Copies::Shared };
+        let kind = OpKind::MatMul { rows, cols, epilogue: Epilogue::Store, copies: Copies::Shared };
         self.step(part, kind, &[x, w], rows)
     }
 

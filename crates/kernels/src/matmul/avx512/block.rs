@@ -47,7 +47,7 @@ pub(super) fn prefetch(at: *const u8, length: usize) {
 }
 
 /// Most tokens with which a block's vectors are loaded in the order of their addresses.
-const IN_ORDER_TOKENS_MAX: usize = 3;
+pub(super) const IN_ORDER_TOKENS_MAX: usize = 3;
 
 /// Loads a vector; not before one that the program loads earlier. Left alone, the compiler may
 /// load a block from its end, and the processor, which would follow a stream that only goes
