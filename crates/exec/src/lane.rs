@@ -98,10 +98,13 @@ fn wait_for(
         let (event, target) = ((state.event_base + event) as usize, Event::target(run, *signals));
         if !lane.has_reached(event, target) {
             ahead.aim(commands);
-            // No longer than looking would take: where somebody else needs the processor, it gets it.
-            let mut asks = lane.looks() / LOOKS_OF_ASK;
-            while asks > 0 && !lane.has_reached(event, target) && ahead.ask() {
-                asks -= 1;
+            // No longer than looking would take: where somebody else needs the processor, it gets
+            // it. An event that comes meanwhile was found as if by looking.
+            let asks = lane.looks() / LOOKS_OF_ASK;
+            let found = || lane.has_reached(event, target);
+            let asked = (0..asks).take_while(|_| !found() && ahead.ask()).count();
+            if asked > 0 && found() {
+                lane.learn_found();
             }
         }
         lane.wait(event, target)?;

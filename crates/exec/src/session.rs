@@ -419,7 +419,11 @@ impl Session {
             let recorder = trace.map(|t| t.recorder(lane.index, phase.index(), run));
             run_lane(lane, (state, run), &context, &interrupt, recorder.as_ref());
         };
-        let ran = self.lanes.run(&step);
+        // To choose a token nobody else is woken.
+        let ran = match state.code.lanes.iter().skip(1).all(Vec::is_empty) {
+            true => self.lanes.run_alone(step),
+            false => self.lanes.run(&step),
+        };
         ran.map_err(system)?;
         match failure.into_inner() {
             Ok(None) if interrupt.is_set() => {

@@ -18,7 +18,7 @@ use crate::error::SystemError;
 use crate::events::{Event, PoisonFlag, SpinPolicy};
 use crate::limits::{LANE_STACK_BYTES_MIN, LANES_MAX};
 use crate::protocol::Poisoned;
-use crate::spin::{Spinner, looks_per_microsecond};
+use crate::spin::{Spinner, Waited, looks_per_microsecond};
 use crate::stack;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -113,12 +113,13 @@ impl Lanes {
     pub fn start(config: &LanesConfig) -> Result<Lanes, SystemError> {
         check(config)?;
         let looks = looks_per_microsecond();
-        let spinners = || (0..config.lanes).map(|_| Spinner::new(config.spin, looks)).collect();
+        let spinners =
+            |longest_us| (0..config.lanes).map(|_| Spinner::new(longest_us, looks)).collect();
         let shared = Arc::new(Shared {
             lanes: config.lanes,
             pinning: config.pinning,
-            inside: spinners(),
-            between: spinners(),
+            inside: spinners(config.spin.longest_us),
+            between: spinners(config.spin.between_us),
             events: (0..config.events).map(|_| Event::new()).collect(),
             barrier: [Event::new()],
             crossings: (0..config.lanes).map(|_| Crossings::default()).collect(),
@@ -203,6 +204,26 @@ impl Lanes {
         self.check_not_poisoned()
     }
 
+    /// Runs `own` on lane 0, which is this thread, and wakes nobody: for a step in which the other
+    /// lanes have nothing to do.
+    ///
+    /// # Errors
+    /// `LanePanicked` when a lane panicked in an earlier step.
+    ///
+    /// # Panics
+    /// With the caller's own panic.
+    pub fn run_alone(&mut self, own: impl FnOnce(&Lane<'_>)) -> Result<(), SystemError> {
+        self.check_not_poisoned()?;
+        let shared = &*self.shared;
+        match catch_unwind(AssertUnwindSafe(|| own(&Lane { index: 0, shared }))) {
+            Ok(()) => Ok(()),
+            Err(panic) => {
+                shared.fail(0);
+                resume_unwind(panic)
+            }
+        }
+    }
+
     fn check_not_poisoned(&self) -> Result<(), SystemError> {
         match self.shared.panicked.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -240,6 +261,12 @@ impl Lane<'_> {
     /// in sleep, none where looking is forbidden.
     pub fn looks(&self) -> u32 {
         self.shared.inside[self.index].looks()
+    }
+
+    /// Tells the lane that an event came while it did something else in place of looking: its next
+    /// waits look as they would after a look that found it.
+    pub fn learn_found(&self) {
+        self.shared.inside[self.index].learn(Waited::Looked);
     }
 
     /// Whether a wait for this would be over at once.

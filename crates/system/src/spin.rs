@@ -16,6 +16,10 @@
 //! that has passed. Budgets are numbers of looks; how many looks a microsecond has is measured
 //! once, when lanes start, so that no wait asks a clock.
 //!
+//! A lane waits inside a step, where gaps are short, and between steps, where the host or one lane
+//! alone does what cannot be shared: it has a budget for each, of different lengths, or the long
+//! gaps would teach it to sleep in the short ones.
+//!
 //! Believes: the monotonic clock. Must not know: events, lanes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,18 +28,21 @@ use std::time::Instant;
 /// How long waiters may look before they sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpinPolicy {
-    /// The longest time that one wait looks, in microseconds; 0 sleeps at once.
+    /// The longest time that one wait inside a step looks, in microseconds; 0 sleeps at once.
     pub longest_us: u32,
+    /// The longest time that one wait for the next step looks, in microseconds.
+    pub between_us: u32,
 }
 
 impl SpinPolicy {
     /// Sleep at once: for more lanes than processors, and under a quota, where looking burns the
     /// very time that the signaller needs.
-    pub const SLEEP: SpinPolicy = SpinPolicy { longest_us: 0 };
+    pub const SLEEP: SpinPolicy = SpinPolicy { longest_us: 0, between_us: 0 };
 
     /// Look for at most this long: some times what falling asleep and waking up costs, and longer
-    /// than the usual gap between two tasks.
-    pub const SPIN: SpinPolicy = SpinPolicy { longest_us: 50 };
+    /// than the usual gap between two tasks; between steps, longer than one lane takes to choose a
+    /// token from a large vocabulary.
+    pub const SPIN: SpinPolicy = SpinPolicy { longest_us: 50, between_us: 300 };
 }
 
 /// How a wait ended.
@@ -58,15 +65,16 @@ pub(crate) struct Spinner {
     waits: AtomicU32,
 }
 
-/// The shortest budget is this part of the longest: one microsecond of fifty.
+/// The shortest budget is this part of the longest: one microsecond of fifty inside a step.
 const SHORTEST_PART: u32 = 50;
 /// Every so many waits are trials.
 const TRIAL_EVERY: u32 = 16;
 
 impl Spinner {
-    /// A waiter's budget, the longest at first. `looks_per_us` is `looks_per_microsecond()`.
-    pub(crate) fn new(policy: SpinPolicy, looks_per_us: u32) -> Spinner {
-        let longest = policy.longest_us.saturating_mul(looks_per_us);
+    /// A waiter's budget, at first the longest: `longest_us` microseconds. `looks_per_us` is
+    /// `looks_per_microsecond()`.
+    pub(crate) fn new(longest_us: u32, looks_per_us: u32) -> Spinner {
+        let longest = longest_us.saturating_mul(looks_per_us);
         Spinner { longest, budget: AtomicU32::new(longest), waits: AtomicU32::new(0) }
     }
 
@@ -122,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_waiter_whose_waits_end_in_sleep_soon_looks_little() {
-        let spinner = Spinner::new(SpinPolicy::SPIN, 20);
+        let spinner = Spinner::new(SpinPolicy::SPIN.longest_us, 20);
         assert_eq!(spinner.looks(), 1000);
         (0..4).for_each(|_| spinner.learn(Waited::Slept));
         assert_eq!(spinner.looks(), 20);
@@ -138,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_trial_that_finds_ends_the_caution() {
-        let spinner = Spinner::new(SpinPolicy::SPIN, 20);
+        let spinner = Spinner::new(SpinPolicy::SPIN.longest_us, 20);
         (0..15).for_each(|_| spinner.learn(Waited::Slept));
         assert_eq!(spinner.looks(), 1000, "the sixteenth is a trial");
         spinner.learn(Waited::Looked);
@@ -147,7 +155,7 @@ mod tests {
 
     #[test]
     fn waits_that_find_double_the_budget_and_no_wait_teaches_nothing() {
-        let spinner = Spinner::new(SpinPolicy::SPIN, 20);
+        let spinner = Spinner::new(SpinPolicy::SPIN.longest_us, 20);
         (0..3).for_each(|_| spinner.learn(Waited::Slept));
         (0..40).for_each(|_| spinner.learn(Waited::Not));
         assert_eq!(spinner.looks(), 20);
@@ -157,7 +165,7 @@ mod tests {
 
     #[test]
     fn sleepers_never_look() {
-        let spinner = Spinner::new(SpinPolicy::SLEEP, looks_per_microsecond());
+        let spinner = Spinner::new(SpinPolicy::SLEEP.longest_us, looks_per_microsecond());
         for waited in [Waited::Looked, Waited::Slept, Waited::Not] {
             (0..20).for_each(|_| spinner.learn(waited));
             assert_eq!(spinner.looks(), 0);

@@ -51,7 +51,8 @@ fn events_order_writes_before_reads() {
 #[test]
 fn barriers_separate_the_parts_of_a_step() {
     for lanes in [1, 2, 5] {
-        let mut threads = Lanes::start(&config(lanes, SpinPolicy { longest_us: 2 })).unwrap();
+        let spin = SpinPolicy { longest_us: 2, between_us: 2 };
+        let mut threads = Lanes::start(&config(lanes, spin)).unwrap();
         let arrived = AtomicU64::new(0);
         for _ in 0..50 {
             threads
@@ -83,6 +84,24 @@ fn a_panic_ends_every_wait_and_is_reported() {
         let again = threads.run(&|_| unreachable!("poisoned lanes run nothing"));
         assert_eq!(again, Err(SystemError::LanePanicked { lane: 2 }));
     }
+}
+
+#[test]
+fn a_step_of_the_caller_alone_runs_on_no_other_lane_and_poisons_too() {
+    std::panic::set_hook(Box::new(|_| ()));
+    let mut threads = Lanes::start(&config(3, SpinPolicy::SPIN)).unwrap();
+    let ran = AtomicU64::new(0);
+    for _ in 0..20 {
+        threads
+            .run_alone(|lane| _ = ran.fetch_add(1 + lane.index as u64, Ordering::Relaxed))
+            .unwrap();
+        threads.run(&|_| _ = ran.fetch_add(100, Ordering::Relaxed)).unwrap();
+    }
+    assert_eq!(ran.load(Ordering::Relaxed), 20 * 301);
+    let alone = || threads.run_alone(|_| panic!("expected")).unwrap();
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(alone)).is_err());
+    let again = threads.run(&|_| unreachable!("poisoned lanes run nothing"));
+    assert_eq!(again, Err(SystemError::LanePanicked { lane: 0 }));
 }
 
 #[test]
