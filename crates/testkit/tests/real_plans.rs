@@ -5,12 +5,13 @@ mod support;
 use std::time::{Duration, Instant};
 
 use dctms_ir::op::{Copies, OpKind};
+use dctms_ir::plan::Preference;
 use dctms_ir::{Dtype, Plan, Size};
 use dctms_planner::Activations;
 use dctms_testkit::generate::{self, Extent, Level};
 use dctms_testkit::mutate::{Kind, mutate};
 use dctms_testkit::{Policy, Random, simulate};
-use support::{GEMMA3, LLAMA, LLAMA_70B, QWEN2, QWEN3, Shape};
+use support::{GEMMA3, LLAMA, LLAMA_70B, QWEN2, QWEN2_LARGE, QWEN3, Shape};
 
 #[test]
 fn real_plans_are_accepted_and_round_trip() {
@@ -53,6 +54,18 @@ fn a_decode_step_has_no_cut_too_many() {
         };
         assert_eq!(cuts(3) - cuts(2), expected, "{}", shape.architecture);
     }
+}
+
+/// What the user prefers makes a difference at a published shape, where there is one to make.
+#[test]
+fn memory_first_saves_bytes_where_lanes_drift_apart() {
+    let bytes = |preference| {
+        let plan = support::preferred(QWEN2_LARGE, preference);
+        dctms_verifier::verify(&plan.program, &plan).expect("accepted");
+        plan.arena.transient_bytes
+    };
+    let (latency, memory) = (bytes(Preference::LatencyFirst), bytes(Preference::MemoryFirst));
+    assert!(memory * 10 < latency * 9, "{memory} of {latency}");
 }
 
 /// Where each lane makes a norm's values for itself, there is a copy for each, and it holds them.

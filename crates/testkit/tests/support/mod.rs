@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use dctms_ir::join::Steps;
-use dctms_ir::plan::{Bounds, Machine, RuntimeBytes};
+use dctms_ir::plan::{Bounds, Machine, Preference, RuntimeBytes};
 use dctms_ir::program::ModelInfo;
 use dctms_ir::tensor::Term;
 use dctms_ir::{Dtype, Plan, Program, Residence};
@@ -45,6 +45,17 @@ pub const QWEN2: Shape = Shape {
     kv_heads: 2,
     head_dim: 64,
     feed_forward: 4864,
+    vocabulary: 151_936,
+    window: 0,
+};
+pub const QWEN2_LARGE: Shape = Shape {
+    architecture: "qwen2",
+    layers: 28,
+    hidden: 1536,
+    heads: 12,
+    kv_heads: 2,
+    head_dim: 128,
+    feed_forward: 8960,
     vocabulary: 151_936,
     window: 0,
 };
@@ -236,6 +247,13 @@ pub fn program(shape: Shape, sequences: u64) -> Program {
 /// The plan of any logical program.
 pub fn plan_of(program: &Program, bounds: Bounds, lanes: u32, activations: Activations) -> Plan {
     dctms_planner::plan(program, &options(bounds, lanes, activations)).expect("a plan")
+}
+
+/// The plan of a model on two lanes by what its user prefers.
+pub fn preferred(shape: Shape, preference: Preference) -> Plan {
+    let mut options = options(bounds(1), 2, Activations::Quantised);
+    options.choices.preference = preference;
+    dctms_planner::plan(&program(shape, 1), &options).expect("a plan")
 }
 
 /// The plan of several programs that are resident together.
