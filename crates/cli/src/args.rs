@@ -33,6 +33,15 @@ impl From<lexopt::Error> for UsageError {
     }
 }
 
+/// What becomes of a picture over the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Larger {
+    /// It is refused.
+    Refused,
+    /// It is made smaller.
+    Resized,
+}
+
 /// Options that decide a plan, shared by `plan`, `run` and `eval`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanArgs {
@@ -64,8 +73,8 @@ pub struct PlanArgs {
     pub max_images: Option<u64>,
     /// Pixels of the largest picture: width, height.
     pub max_image_size: Option<(u32, u32)>,
-    /// Larger ones are made smaller.
-    pub resize: bool,
+    /// What becomes of larger ones, where it was said.
+    pub oversize: Option<Larger>,
     /// Pixels of the largest that is made smaller: width, height.
     pub max_source_size: Option<(u32, u32)>,
     /// Sizes of pictures that have a plan of their own in the same arena.
@@ -97,7 +106,7 @@ impl Default for PlanArgs {
             mode: None,
             max_images: None,
             max_image_size: None,
-            resize: false,
+            oversize: None,
             max_source_size: None,
             family: None,
             verify: Verify::Headers,
@@ -182,13 +191,12 @@ impl PlanArgs {
             "max-image-size" => self.max_image_size = Some(pixels(parser, name)?),
             "max-source-size" => {
                 self.max_source_size = Some(pixels(parser, name)?);
-                self.resize = true;
             }
             "family" => self.family = Some(within(count(parser, name)?, name, 1, FAMILY_MAX)?),
             "oversize" => {
-                self.resize = match text(parser, name)?.as_str() {
-                    "refuse" => false,
-                    "resize" => true,
+                self.oversize = match text(parser, name)?.as_str() {
+                    "refuse" => Some(Larger::Refused),
+                    "resize" => Some(Larger::Resized),
                     other => {
                         let what = format!("--oversize {other}: refuse or resize");
                         return Err(UsageError::Wrong(what));

@@ -11,7 +11,7 @@ use dctms_system::machine::machine_memory;
 use dctms_system::processors::processors;
 use sha2::{Digest, Sha256};
 
-use crate::args::PlanArgs;
+use crate::args::{Larger, PlanArgs};
 use crate::commands::files::{named, read_at_most};
 use crate::process;
 use crate::profile::{self, PROFILE_BYTES_MAX};
@@ -77,7 +77,7 @@ fn smaller_chunks(args: &PlanArgs) -> u32 {
 ///
 /// # Errors
 /// Less to be made smaller than what is looked at as it is: a part of that would be decoded by no
-/// bound that was asked for.
+/// bound that was asked for. Or nothing that is made smaller at all.
 fn images(args: &PlanArgs) -> Result<ImageLimits, EngineError> {
     let default = ImageLimits::default();
     let size = args.max_image_size.unwrap_or((default.size.width, default.size.height));
@@ -85,6 +85,15 @@ fn images(args: &PlanArgs) -> Result<ImageLimits, EngineError> {
     let smaller = args.family.map_or(default.smaller, |members| members as u32 - 1);
     let limits = ImageLimits { smaller, ..limits };
     if let Some(source) = args.max_source_size {
+        let why = match (args.oversize, &args.vision) {
+            (Some(Larger::Refused), _) => Some("with --oversize refuse nothing is made smaller"),
+            (_, None) => Some("pictures are looked at with a vision file only (--mmproj FILE)"),
+            (Some(Larger::Resized) | None, Some(_)) => None,
+        };
+        if let Some(why) = why {
+            let message = format!("--max-source-size {}x{}: {why}", source.0, source.1);
+            return Err(EngineError::new(Class::Usage, message));
+        }
         let longest = |(width, height): (u32, u32)| width.max(height);
         let pixels = |(width, height): (u32, u32)| u64::from(width) * u64::from(height);
         if longest(source) < longest(size) || pixels(source) < pixels(size) {
@@ -95,9 +104,11 @@ fn images(args: &PlanArgs) -> Result<ImageLimits, EngineError> {
             return Err(EngineError::new(Class::Usage, message));
         }
     }
-    Ok(match args.resize {
-        true => limits.resizing(args.max_source_size),
-        false => limits,
+    // How much is decoded to be made smaller says that larger ones are.
+    let implied = args.max_source_size.map(|_| Larger::Resized);
+    Ok(match args.oversize.or(implied) {
+        Some(Larger::Resized) => limits.resizing(args.max_source_size),
+        Some(Larger::Refused) | None => limits,
     })
 }
 

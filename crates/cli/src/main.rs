@@ -19,6 +19,7 @@ mod report;
 mod room;
 mod schedule;
 mod show;
+mod sight;
 mod streams;
 mod table;
 mod together;

@@ -1,15 +1,19 @@
 //! A machine profile: what `dctms doctor` measures and `--machine` plans with, as JSON.
 //!
 //! `lanes`, `isa` and `memory_bytes` must be there; every rate that is missing is taken from the
-//! built-in table of the instruction set. A rate that is there must be a number above zero. A
-//! plan names the SHA-256 of the profile's bytes.
+//! built-in table of the instruction set. Whatever else is there must be known and within its bounds
+//! (`read`). A plan names the SHA-256 of the profile's bytes.
+
+mod entries;
+mod read;
 
 use std::fmt::Write as _;
 
 use dctms_ir::Dtype;
 use dctms_planner::Balance;
-use dctms_planner::rates::{Element, ProductRates, TOKEN_POINTS};
-use serde_json::{Map, Value};
+use dctms_planner::rates::{Element, TOKEN_POINTS};
+
+pub use read::read;
 
 /// What a profile says.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,120 +73,9 @@ fn rate_of<'a>(balance: &'a mut Balance, name: &str) -> &'a mut f64 {
     }
 }
 
-/// Reads a profile.
-///
-/// # Errors
-/// What is wrong, with the key.
-pub fn read(text: &[u8]) -> Result<Profile, String> {
-    let root: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let Value::Object(root) = root else { return Err("not a JSON object".to_string()) };
-    let whole = |key: &str| match root.get(key) {
-        None => Err(format!("{key} is missing")),
-        Some(value) => {
-            value.as_u64().ok_or_else(|| format!("{key} is {value}, expected a whole number"))
-        }
-    };
-    form(&root)?;
-    let lanes = whole("lanes")?;
-    if !(1..=64).contains(&lanes) {
-        return Err(format!("lanes is {lanes}: 1 to 64"));
-    }
-    let isa = match root.get("isa").map(|value| (value, value.as_str())) {
-        Some((_, Some(isa @ ("scalar" | "avx2" | "avx512")))) => isa.to_string(),
-        Some((value, _)) => return Err(format!("isa is {value}, expected scalar, avx2 or avx512")),
-        None => return Err("isa is missing".to_string()),
-    };
-    let memory_bytes = whole("memory_bytes")?;
-    let mut balance = Balance::builtin(&isa, lanes as u32);
-    for name in RATES {
-        if let Some(value) = root.get(name) {
-            // One lane waits for nobody, and may never stand still.
-            let least_zero = matches!(name, "cut_ps" | "wait_ratio" | "pause_ps");
-            *rate_of(&mut balance, name) = rate(name, value, least_zero)?;
-        }
-    }
-    if let Some(table) = table(&root, "element_ps")? {
-        for element in Element::ALL {
-            if let Some(value) = table.get(element.name()) {
-                let name = format!("element_ps.{}", element.name());
-                balance.element_ps[element as usize] = rate(&name, value, false)?;
-            }
-        }
-    }
-    products(&root, "products", &mut balance.products)?;
-    products(&root, "float_products", &mut balance.float_products)?;
-    Ok(Profile { lanes: lanes as u32, isa, memory_bytes, balance })
-}
-
-/// What says that it is a profile, and of which form: may be missing, must not be another.
-fn form(root: &Map<String, Value>) -> Result<(), String> {
-    let known = [
-        ("format", Value::from(FORMAT)),
-        ("version", Value::from(VERSION)),
-        ("token_points", Value::from(TOKEN_POINTS.to_vec())),
-    ];
-    for (key, expected) in known {
-        match root.get(key) {
-            Some(value) if *value != expected => {
-                return Err(format!("{key} is {value}, this program reads {expected}"));
-            }
-            Some(_) | None => {}
-        }
-    }
-    Ok(())
-}
-
-/// A number above zero (or zero, where that has a meaning), not absurdly large.
-fn rate(name: &str, value: &Value, zero: bool) -> Result<f64, String> {
-    value
-        .as_f64()
-        .filter(|rate| (*rate > 0.0 || (zero && *rate == 0.0)) && *rate < 1e18)
-        .ok_or_else(|| format!("{name} is {value}, expected a number above 0"))
-}
-
-fn table<'a>(
-    root: &'a Map<String, Value>,
-    key: &str,
-) -> Result<Option<&'a Map<String, Value>>, String> {
-    match root.get(key) {
-        None => Ok(None),
-        Some(Value::Object(table)) => Ok(Some(table)),
-        Some(other) => Err(format!("{key} is {other}, expected an object")),
-    }
-}
-
-fn products(
-    root: &Map<String, Value>,
-    key: &str,
-    rates: &mut [ProductRates; Dtype::ALL.len()],
-) -> Result<(), String> {
-    let Some(table) = table(root, key)? else { return Ok(()) };
-    for (name, entry) in table {
-        let path = format!("{key}.{name}");
-        let index = Dtype::ALL.iter().position(|dtype| dtype.name() == name);
-        let index = index.ok_or_else(|| format!("{path}: no such type of weights"))?;
-        let known = &mut rates[index];
-        if let Some(stream) = entry.get("stream_bytes_per_s") {
-            known.stream_bytes_per_s = rate(&format!("{path}.stream_bytes_per_s"), stream, false)?;
-        }
-        if let Some(beside) = entry.get("beside_bytes_per_s") {
-            known.beside_bytes_per_s = rate(&format!("{path}.beside_bytes_per_s"), beside, false)?;
-        }
-        let Some(points) = entry.get("weight_ps") else { continue };
-        let points = points.as_array().filter(|list| list.len() == TOKEN_POINTS.len());
-        let points = points.ok_or_else(|| {
-            format!("{path}.weight_ps: {} numbers are expected", TOKEN_POINTS.len())
-        })?;
-        for (known, value) in known.weight_ps.iter_mut().zip(points) {
-            *known = rate(&format!("{path}.weight_ps"), value, false)?;
-        }
-    }
-    Ok(())
-}
-
-/// Prints a profile. `extra` are facts for people: keys and JSON values, ignored when read.
+/// Prints a profile.
 #[must_use]
-pub fn write(profile: &Profile, extra: &[(&str, String)]) -> String {
+pub fn write(profile: &Profile) -> String {
     let mut out = String::from("{\n");
     let _ = writeln!(out, "\"format\":\"{FORMAT}\",\"version\":{VERSION},");
     let _ = writeln!(out, "\"lanes\":{},\"isa\":\"{}\",", profile.lanes, profile.isa);
@@ -222,9 +115,6 @@ pub fn write(profile: &Profile, extra: &[(&str, String)]) -> String {
             .collect();
         let _ = writeln!(out, "\"{key}\":{{\n{}\n}},", rows.join(",\n"));
     }
-    for (key, value) in extra {
-        let _ = writeln!(out, "\"{key}\":{value},");
-    }
     out.truncate(out.len() - 2);
     out.push_str("\n}\n");
     out
@@ -257,10 +147,20 @@ mod tests {
     fn a_profile_reads_back_and_missing_rates_are_the_tables() {
         let balance = Balance::builtin("avx2", 4);
         let profile = Profile { lanes: 4, isa: "avx2".to_string(), memory_bytes: 1 << 30, balance };
-        let text = write(&profile, &[("note", "\"quiet\"".to_string())]);
-        assert_eq!(read(text.as_bytes()).unwrap(), profile);
+        assert_eq!(read(write(&profile).as_bytes()).unwrap(), profile);
         let least = br#"{"lanes":4,"isa":"avx2","memory_bytes":1073741824}"#;
         assert_eq!(read(least).unwrap(), profile);
+    }
+
+    #[test]
+    fn every_table_is_within_the_bounds_of_a_profile() {
+        for isa in ["scalar", "avx2", "avx512"] {
+            for lanes in [1, 2, 64] {
+                let balance = Balance::builtin(isa, lanes);
+                let profile = Profile { lanes, isa: isa.to_string(), memory_bytes: 0, balance };
+                assert_eq!(read(write(&profile).as_bytes()).unwrap(), profile);
+            }
+        }
     }
 
     #[test]
@@ -270,26 +170,51 @@ mod tests {
             read(text.as_bytes()).unwrap_err()
         };
         let cases = [
-            (r#","read_bytes_per_s":0"#, "read_bytes_per_s is 0, expected a number above 0"),
+            (
+                r#","read_bytes_per_s":0"#,
+                "read_bytes_per_s is 0, expected a number from 1e6 to 1e15",
+            ),
+            (r#","read_bytes_per_s":1e-300"#, "read_bytes_per_s is 1e-300, expected"),
+            (r#","read_bytes_per_s":1e17"#, "expected a number from 1e6 to 1e15"),
+            (r#","float_ops_per_s":1e19"#, "expected a number from 1e6 to 1e18"),
+            (r#","beside_products_ratio":0.5"#, "is 0.5, expected a number from 1 to 1000"),
+            (r#","wait_ratio":1e17"#, "expected a number from 0 to 1000"),
+            (r#","cut_ps":1e400"#, "cut_ps: number out of range"),
+            (r#","cut_ps":NaN"#, "cut_ps: expected value"),
             (r#","cut_ps":-1"#, "cut_ps is -1"),
+            (r#","cut_pss":1"#, "cut_pss: no such entry, there are format, version, lanes"),
+            (r#","lanes":2"#, "lanes stands there twice"),
+            (r#","products":{"q8_0":{},"q8_0":{}}"#, "products.q8_0 stands there twice"),
+            (r#","products":{"q8_0":5}"#, "products.q8_0 is 5, expected an object"),
+            (r#","products":{"q8_0":{"ps":5}}"#, "products.q8_0.ps: no such entry"),
+            (r#","products":{"f16":{}}"#, "products.f16: no such type of weights, there are"),
+            (
+                r#","float_products":{"f16":{"weight_ps":[1,1,1,1,1,1,0]}}"#,
+                "float_products.f16.weight_ps[6] is 0, expected a number from 0.001 to 1e7",
+            ),
+            (r#","element_ps":{"ropes":3}"#, "element_ps.ropes: no such entry, there are norm_sum"),
             (r#","cut_ps":"fast""#, "cut_ps is \"fast\""),
             (r#","element_ps":3"#, "element_ps is 3, expected an object"),
             (r#","element_ps":{"rope":null}"#, "element_ps.rope is null"),
             (r#","format":"dctms-plan""#, "format is \"dctms-plan\", this program reads"),
             (r#","version":2"#, "version is 2, this program reads 1"),
             (r#","token_points":[1,2]"#, "token_points is [1,2], this program reads [1,"),
-            (r#","products":{"q9":{}}"#, "products.q9: no such type"),
+            (r#","products":{"q9":{}}"#, "products.q9: no such type of weights"),
             (r#","products":{"q8_0":{"weight_ps":[1]}}"#, "products.q8_0.weight_ps: 7 numbers"),
         ];
         for (extra, expected) in cases {
             let message = with(extra);
             assert!(message.contains(expected), "{extra}: {message}");
         }
-        let wrong: [(&[u8], &str); 5] = [
+        let wrong: [(&[u8], &str); 6] = [
             (b"[]", "not a JSON object"),
             (b"{", "EOF"),
             (br#"{"isa":"avx2","memory_bytes":1}"#, "lanes is missing"),
-            (br#"{"lanes":0,"isa":"avx2","memory_bytes":1}"#, "lanes is 0"),
+            (
+                br#"{"lanes":0,"isa":"avx2","memory_bytes":1}"#,
+                "lanes is 0, expected a whole number",
+            ),
+            (br#"{"lanes":1,"isa":"avx2","memory_bytes":-1}"#, "memory_bytes is -1, expected"),
             (br#"{"lanes":1,"isa":"mmx","memory_bytes":1}"#, "isa is \"mmx\""),
         ];
         for (text, expected) in wrong {

@@ -128,7 +128,10 @@ pub fn bounds_rows(shown: &Shown<'_>) -> Vec<(&'static str, String, String)> {
         ("kv type", bounds.kv_type.name().to_string(), choice.kv_type.text()),
     ];
     if bounds.max_images > 0 {
-        let note = "of all pictures together".to_string();
+        let note = match bounds.max_image_tokens >= bounds.max_input_tokens {
+            true => "of all pictures together: more than a prompt may have".to_string(),
+            false => "of all pictures together".to_string(),
+        };
         rows.push(("max pictures", grouped(bounds.max_images), "--max-images".to_string()));
         rows.push(("max picture tokens", grouped(bounds.max_image_tokens), note));
         let size = |width: u32, height: u32| format!("{width}x{height}");

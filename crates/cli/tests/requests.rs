@@ -200,7 +200,8 @@ fn what_does_not_go_with_requests_is_refused() {
         ("--requests - --image a.png", "requests name their pictures"),
         ("--requests - --sequences 2", "--sequences"),
         ("-p hello --logits-sha", "--logits-sha is of --requests"),
-        ("--requests /nowhere.jsonl", "/nowhere.jsonl"),
+        ("--requests /nowhere.jsonl", "--requests /nowhere.jsonl: No such file"),
+        ("--requests /", "--requests /: is a folder: a file of lines is expected"),
     ] {
         serve(&folder).args(words).refused(USAGE, &[part]);
     }
@@ -257,5 +258,43 @@ fn a_line_without_an_end_can_be_stopped() {
     std::thread::sleep(std::time::Duration::from_millis(300));
     running.signal(15);
     let output = running.end();
-    assert_eq!(output.code(), 0, "{output:?}");
+    assert_eq!(output.code(), 130, "{output:?}");
+}
+
+/// A pipe with a name may be written to later: until then the process waits, and can be stopped.
+#[test]
+fn a_pipe_that_nobody_writes_to_can_be_stopped() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = Folder::new();
+    let path = folder.path().join("pipe");
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a path");
+    support::child::make_pipe(&name);
+    let start = || {
+        let running = serve(&folder).arg("--requests").arg(&path).start();
+        running.wait_until_it_catches(2);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        running
+    };
+    for signal in [2, 15] {
+        let running = start();
+        running.signal(signal);
+        let output = running.end();
+        assert_eq!((output.code(), output.stdout.as_str()), (130, ""), "{output:?}");
+    }
+    // Who comes late is answered; then there is a result, and a signal is an end like another.
+    for stopped in [true, false] {
+        let mut running = start();
+        let mut writer = std::fs::File::options().write(true).open(&path).expect("a reader");
+        std::io::Write::write_all(&mut writer, b"{\"prompt\":\"hi\",\"id\":7}\n").expect("written");
+        running.wait_for_lines(1);
+        if stopped {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            running.signal(15);
+        } else {
+            drop(writer);
+        }
+        let output = running.end();
+        assert_eq!(output.code(), 0, "{output:?}");
+        assert_eq!(answers(&output.stdout)[0]["id"], 7, "{output:?}");
+    }
 }

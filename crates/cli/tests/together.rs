@@ -113,6 +113,27 @@ fn joint_plans_are_verified_compared_and_shown() {
 }
 
 #[test]
+fn more_phases_than_a_plan_may_have_are_said_with_what_would_fit() {
+    let together = |count: usize, words: &[&str]| {
+        let output = together(&vec!["llama-f16.gguf"; count], words);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let bounds = ["--max-input", "256", "--max-output", "16", "--family"];
+    let family = |members| [&bounds[..], &[members]].concat();
+    for (count, members, expected) in [
+        (12, "3", "the 12 models have 72 phases with --family 3, at most 64: --family 2 fits"),
+        (16, "3", "the 16 models have 96 phases with --family 3, at most 64: --family 1 fits"),
+        (17, "2", "at most 64: with --family 1 the first 16 fit"),
+        (17, "1", "the 17 models have 68 phases with --family 1, at most 64: with --family 1"),
+    ] {
+        let (code, said) = together(count, &family(members));
+        assert!(code == Some(64) && said.contains(expected), "{said}");
+    }
+    let (code, said) = together(12, &family("2"));
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
 fn what_does_not_fit_together_says_what_each_asks_for() {
     let total = number(&envelope(&together(&NAMES, &["--json"])), &["total"]);
     let limit = total.to_string();

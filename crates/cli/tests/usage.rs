@@ -6,7 +6,7 @@ mod support;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use support::child::Child;
+use support::child::{Child, Output};
 use support::{FILE, Folder, USAGE, dctms, fixture, tiny};
 
 /// A run of a tiny model on a few ids, with further words.
@@ -195,9 +195,17 @@ fn machine_profiles() {
         ("", "EOF"),
         ("[]", "not a JSON object"),
         ("{}", "lanes is missing"),
-        ("{\"lanes\": 0}", "lanes is 0: 1 to 64"),
+        ("{\"lanes\": 0}", "lanes is 0, expected a whole number from 1 to 64"),
         ("{\"lanes\": 1, \"isa\": \"neon\"}", "expected scalar, avx2 or avx512"),
         ("{\"lanes\": 1, \"isa\": \"avx2\"}", "memory_bytes is missing"),
+        (
+            "{\"lanes\": 1, \"isa\": \"avx2\", \"memory_bytes\": 1, \"cut_ps\": 1e300}",
+            "cut_ps is 1e+300, expected a number from 0 to 1e15",
+        ),
+        (
+            "{\"lanes\": 1, \"isa\": \"avx2\", \"memory_bytes\": 1, \"lanes\": 2}",
+            "lanes stands there twice",
+        ),
     ] {
         let path = folder.file("machine.json", text);
         run(&folder, "--machine").arg(path).refused(USAGE, &["machine.json: ", expected]);
@@ -244,4 +252,94 @@ fn a_second_unit_without_an_encoder_has_nothing_to_do() {
     let two = dctms("plan").arg(fixture("vision-lfm2-text-f16.gguf"));
     let two = eyes(two.arg(fixture("vision-lfm2-text-f16.gguf")));
     two.args(words).refused(USAGE, &["--second-unit", "one model"]);
+    for (words, what) in [
+        ("1e-300:0.5", "PEAK is \"1e-300\", expected a number from 0.01 to 1000"),
+        ("1001", "PEAK is \"1001\""),
+        ("NaN:0.5", "PEAK is \"NaN\""),
+        ("4:1e-300", "SHARE is \"1e-300\", expected a number from 0.01 to 0.99"),
+        ("4:1", "SHARE is \"1\""),
+        ("4:", "SHARE is \"\""),
+    ] {
+        let one = eyes(dctms("plan").arg(fixture("vision-lfm2-text-f16.gguf")));
+        one.arg("--second-unit").arg(words).refused(USAGE, &["--second-unit", words, what]);
+    }
+}
+
+#[test]
+fn a_source_that_is_not_made_smaller_has_no_size() {
+    let plan = |words: &str| {
+        let plan = dctms("plan --max-input 64").arg(fixture("vision-lfm2-text-f16.gguf"));
+        plan.args("--max-image-size 128").args(words)
+    };
+    let eyes =
+        |words: &str| plan(words).arg("--mmproj").arg(fixture("vision-lfm2-mmproj-f16.gguf"));
+    for words in
+        ["--oversize refuse --max-source-size 256", "--max-source-size 256 --oversize refuse"]
+    {
+        eyes(words).refused(USAGE, &["--max-source-size 256x256", "--oversize refuse"]);
+    }
+    plan("--max-source-size 256").refused(USAGE, &["--max-source-size 256x256", "--mmproj"]);
+    // It says by itself that larger ones are made smaller, as the help does.
+    let tables =
+        ["--max-source-size 256", "--oversize resize"].map(|words| eyes(words).run().stdout);
+    let line = tables[0].lines().find(|line| line.contains("max source size"));
+    assert!(line.is_some_and(|line| line.contains(" 256x256 ")), "{}", tables[0]);
+    assert_eq!(tables[0], tables[1]);
+}
+
+#[test]
+fn a_plan_says_when_its_prompts_hold_no_largest_picture() {
+    let plan = |words: &str| {
+        let plan = dctms("plan").arg(fixture("vision-lfm2-text-f16.gguf")).args(words);
+        plan.arg("--mmproj").arg(fixture("vision-lfm2-mmproj-f16.gguf")).run()
+    };
+    let said = |output: &Output| {
+        let line = output.stderr.lines().find(|line| line.contains("a prompt of this plan"));
+        line.map(str::to_string)
+    };
+    let few = plan("--max-input 64");
+    assert_eq!(few.code(), 0, "{few:?}");
+    let line = said(&few).expect("it is said");
+    assert!(line.contains("the largest picture of 1024x1024 pixels takes"), "{line}");
+    assert!(few.stdout.contains("more than a prompt may have"), "{few:?}");
+    let (_, proposal) = line.rsplit_once(": ").expect("a proposal");
+    let words = proposal.strip_suffix(" holds it").expect("what would do");
+    let enough = plan(words);
+    assert_eq!((enough.code(), said(&enough)), (0, None), "{enough:?}");
+    assert!(!enough.stdout.contains("more than a prompt may have"), "{enough:?}");
+    let line = said(&plan("--max-images 64")).expect("it is said");
+    assert!(line.contains("64 pictures of the largest size, 1024x1024, take"), "{line}");
+    let (_, proposal) = line.rsplit_once(": ").expect("a proposal");
+    let (words, _) = proposal.split_once(" is the most").expect("what would do");
+    let fewer = plan(words);
+    assert_eq!((fewer.code(), said(&fewer)), (0, None), "{words}: {fewer:?}");
+}
+
+#[test]
+fn what_would_have_no_effect_is_refused() {
+    let folder = Folder::new();
+    let model = fixture("llama-f16.gguf");
+    let words = "--html same -o same";
+    let plan = dctms("plan").arg(&model).args(words).folder(folder.path());
+    plan.refused(USAGE, &["--html and --output name the same file"]);
+    dctms("bench --tiles 2").arg(&model).refused(USAGE, &["--tiles", "--mmproj"]);
+    let compile = dctms("compile -o x.dctms").folder(folder.path()).arg(&model);
+    let eyes = compile.arg("--mmproj").arg(fixture("vision-lfm2-mmproj-f16.gguf"));
+    eyes.refused(USAGE, &["compile looks at no pictures"]);
+}
+
+#[test]
+fn files_that_never_end_or_cannot_be_are_named() {
+    let bench = dctms("bench --prompt-tokens 8 --gen-tokens 4 --repetitions 1");
+    let bench = bench.arg(fixture("llama-f16.gguf"));
+    bench.args("--compare /dev/zero").refused(USAGE, &["--compare /dev/zero: more than 65536"]);
+    // Nothing is measured first.
+    for place in ["/", "/no/such/profile.json"] {
+        let refused = dctms("doctor --lanes 1 --machine-out").arg(place);
+        let refused = refused.refused(1, &[&format!("writing {place}: ")]);
+        assert!(!refused.stderr.contains("measuring"), "{refused:?}");
+    }
+    let plan = dctms("plan").arg(fixture("vision-lfm2-text-f16.gguf"));
+    let refused = plan.args("--mmproj /").refused(FILE, &["dctms: /: not a regular file"]);
+    assert_eq!(refused.stderr.matches("/:").count(), 1, "{refused:?}");
 }

@@ -18,6 +18,10 @@ use crate::eyes::{Eyes, ImageLimits};
 use crate::model::Model;
 use crate::model_file::CheckpointFile;
 
+mod joint;
+
+use joint::programs;
+
 /// Recent tokens that a repetition penalty looks at.
 pub const PENALTY_WINDOW: u64 = 64;
 
@@ -366,14 +370,6 @@ pub fn plan_unverified(
         not_covered: runtime.not_covered.clone(),
     };
     Ok(dctms_planner::plan_together(&programs, resident.steps(), &options)?)
-}
-
-fn programs(
-    resident: &dyn Resident,
-    bounds: &Bounds,
-    settings: PhaseSettings,
-) -> Result<Vec<Program>, EngineError> {
-    resident.models().into_iter().map(|model| program(model, bounds, settings)).collect()
 }
 
 /// Which weights are resident when, as a plan's phases show it.

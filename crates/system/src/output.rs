@@ -6,7 +6,8 @@ use crate::error::SystemError;
 use crate::sys;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 /// A standard stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,26 @@ pub fn ignore_broken_pipe_signal() {
 /// Whether reading a file would give something at once: bytes, or its end.
 #[must_use]
 pub fn is_readable(file: &File) -> bool {
-    sys::is_readable(file.as_raw_fd())
+    sys::is_readable(file.as_raw_fd(), 0)
+}
+
+/// As [`is_readable`], but waits a second for it, or until a signal comes. A signal that comes just
+/// before is no end of the waiting: whoever asks again and again sees it a second later.
+#[must_use]
+pub fn wait_readable(file: &File) -> bool {
+    const WAIT_MS: i32 = 1000;
+    sys::is_readable(file.as_raw_fd(), WAIT_MS)
+}
+
+/// Opens a file for reading, a named pipe without waiting for somebody who writes. Until there is
+/// one it is not readable ([`wait_readable`]), and reading it would give its end.
+///
+/// # Errors
+/// What the operating system said.
+pub fn open_at_once(path: &Path) -> std::io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    sys::make_blocking(file.as_raw_fd()).map_err(std::io::Error::other)?;
+    Ok(file)
 }
 
 /// What tells one content of a file from another without reading it.
@@ -183,6 +203,29 @@ mod tests {
         assert_eq!(write_all(writer.as_raw_fd(), b"more"), Err(SystemError::ReaderGone));
         let closed = write_all(-1, b"x");
         assert!(matches!(closed, Err(SystemError::Call { errno: libc::EBADF, .. })));
+    }
+
+    #[test]
+    fn a_named_pipe_is_opened_before_its_writer() {
+        let path = std::env::temp_dir().join(format!("dctms-pipe-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: the path ends with a zero byte.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let mut file = open_at_once(&path).unwrap();
+        assert!(!is_readable(&file));
+        let mut writer = File::options().write(true).open(&path).unwrap();
+        assert!(!is_readable(&file));
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::io::Write::write_all(&mut writer, b"late").unwrap();
+        });
+        // It waits again, as if it had been opened like any other.
+        let mut read = [0; 4];
+        file.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"late");
+        thread.join().unwrap();
+        assert!(wait_readable(&file) && file.read(&mut read).unwrap() == 0);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -264,11 +264,25 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Whether reading a descriptor would give something at once: bytes, or its end.
-pub(crate) fn is_readable(descriptor: i32) -> bool {
+/// Whether reading a descriptor would give something: bytes, or its end. Waits for it at most so
+/// long, or until a signal comes.
+pub(crate) fn is_readable(descriptor: i32, wait_ms: i32) -> bool {
     let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the one entry outlives the call; it does not wait.
-    unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
+    // SAFETY: the one entry outlives the call.
+    unsafe { libc::poll(&raw mut entry, 1, wait_ms) > 0 }
+}
+
+/// From now on reading a descriptor waits for bytes.
+pub(crate) fn make_blocking(descriptor: i32) -> Result<(), SystemError> {
+    // SAFETY: both calls ask for and change flags of a descriptor, and touch no memory of ours.
+    let result = unsafe {
+        let flags = libc::fcntl(descriptor, libc::F_GETFL);
+        libc::fcntl(descriptor, libc::F_SETFL, flags & !libc::O_NONBLOCK)
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(failed("fcntl", "a file", 0)),
+    }
 }
 
 /// Waits until a descriptor takes bytes, or is broken, or a signal came.

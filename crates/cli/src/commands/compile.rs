@@ -15,7 +15,7 @@ use dctms_engine::{Class, EngineError, Model};
 use dctms_system::interrupt::catch_stop_requests;
 use lexopt::prelude::*;
 
-use super::files::{require_other, require_replaceable};
+use super::files::{named, require_other, require_replaceable};
 use super::stream::note;
 use crate::args::{PlanArgs, UsageError, unknown};
 use crate::commands::run::mebibytes;
@@ -34,10 +34,12 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     catch_stop_requests()?;
     let stage = CompileStage::open()?;
     let (started, outline) = {
-        let model = Model::open(&model)?;
+        let path = model;
+        let model = Model::open(&path)?;
         if model.is_compiled() {
             let what = "is a compiled model already: compile the files that it was made from";
-            return Err(EngineError::new(Class::Usage, what).into());
+            let message = format!("{}: {what}", named(&path));
+            return Err(EngineError::new(Class::Usage, message).into());
         }
         stage.limit_for(&model, lanes_of(&plan)?, 0)?;
         let mut settings = settings(&plan)?;
@@ -175,6 +177,7 @@ impl CompileArgs {
                 other => return Err(unknown(&other)),
             }
         }
+        plan.require_blind("compile")?;
         let usage = || UsageError::Wrong("compile MODEL.gguf -o MODEL.dctms".to_string());
         let model = model.ok_or_else(usage)?;
         Ok(CompileArgs { model, output: output.ok_or_else(usage)?, plan })

@@ -105,6 +105,22 @@ pub fn require_replaceable(output: &Path) -> Result<(), EngineError> {
     }
 }
 
+/// Refuses a place where no file can be: a folder, or in a folder that is not there.
+///
+/// # Errors
+/// Class `System`, with the name, as [`write`] would say it later.
+pub fn require_place(output: &Path) -> Result<(), EngineError> {
+    let fault = |what: &str| {
+        Err(EngineError::new(Class::System, format!("writing {}: {what}", named(output))))
+    };
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match output.is_dir() || output.as_os_str().is_empty() {
+        true => fault("is a folder, or no name"),
+        false if folder.is_some_and(|folder| !folder.is_dir()) => fault("its folder is not there"),
+        false => Ok(()),
+    }
+}
+
 /// Writes a file.
 ///
 /// # Errors

@@ -63,7 +63,8 @@ Bounds and machine
   --oversize refuse|resize
                           a larger one is refused (default), or made smaller in its own shape
   --max-source-size WxH   pixels of the largest that is made smaller: so much is decoded, and
-                          counted in M_max (twice each edge of --max-image-size)
+                          counted in M_max (twice each edge of --max-image-size); it means
+                          --oversize resize
   --mode NAME             serial: the weights of both files stay; overlapped: and tiles are
                           encoded beside chunks of the prompt, and while answers go on;
                           phase-resident: each set is loaded when its turn comes (serial, unless
@@ -86,7 +87,8 @@ dctms plan --diff OLD.json NEW.json [--json]
   --explain               what each of the planner's choices saved; of a model that sees also
                           what a second unit for vision would do, as a prediction
   --second-unit PEAK:SHARE  that prediction for a unit of PEAK times the lanes' f32 peak that
-                          takes SHARE of the bandwidth while both work (4:0.5)
+                          takes SHARE of the bandwidth while both work (4:0.5; 0.01 to 1000
+                          and to 0.99)
   --hash                  SHA-256 of the whole file in the plan (reads all of it)
 ";
 

@@ -32,6 +32,7 @@ use crate::modes;
 use crate::report;
 use crate::room::{Growth, for_conversation};
 use crate::show::grouped;
+use crate::sight;
 use crate::table::{self, Shown};
 use crate::together;
 use crate::variants::{Depth, variants};
@@ -99,6 +100,9 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let images = &settings.images;
     let shown = Shown { plan: &plan, choice, prices, alone, modes, images, second_unit };
     print(&words, &shown)?;
+    if let Some(what) = sight::over(&resident, images, &plan.bounds) {
+        note(&format!("dctms: {what}\n"));
+    }
     verdict(&words, &resident, &settings, &plan)
 }
 
@@ -127,14 +131,15 @@ fn second_unit(
 /// PEAK:SHARE, or PEAK alone.
 fn unit_of(text: &str) -> Result<SecondUnit, UsageError> {
     let (peak, share) = text.split_once(':').unwrap_or((text, "0.5"));
-    let number = |text: &str, most: f64| {
-        let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= most);
-        number.ok_or_else(|| {
-            let what = "a peak of up to 1000 times the lanes', a share of up to 0.99";
-            UsageError::Wrong(format!("--second-unit PEAK:SHARE: {what}"))
+    let number = |name: &str, number: &str, most: f64| {
+        let value = number.parse::<f64>().ok().filter(|value| (0.01..=most).contains(value));
+        value.ok_or_else(|| {
+            let what = format!("{name} is {number:?}, expected a number from 0.01 to {most}");
+            UsageError::Wrong(format!("--second-unit {text}: {what} (PEAK:SHARE, as in 4:0.5)"))
         })
     };
-    Ok(SecondUnit { peak_ratio: number(peak, 1e3)?, bandwidth_share: number(share, 0.99)? })
+    let (peak_ratio, bandwidth_share) = (number("PEAK", peak, 1e3)?, number("SHARE", share, 0.99)?);
+    Ok(SecondUnit { peak_ratio, bandwidth_share })
 }
 
 /// Writes the digests of all files into a plan: a model's, then its vision file's.
@@ -212,6 +217,10 @@ fn parse(parser: &mut lexopt::Parser) -> Result<Words, UsageError> {
             }
             other @ Short(_) => return Err(unknown(&other)),
         }
+    }
+    if words.html.is_some() && words.html == words.output {
+        let message = "--html and --output name the same file".to_string();
+        return Err(UsageError::Wrong(message));
     }
     if words.fit.is_some() && words.plan.max_input.is_some() {
         let message = "--fit chooses --max-input: give one of them".to_string();

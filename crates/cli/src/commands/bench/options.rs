@@ -8,12 +8,15 @@ use lexopt::prelude::*;
 use serde_json::Value;
 
 use crate::args::{PlanArgs, UsageError, count, unknown, within};
+use crate::commands::files::read_at_most;
 use crate::commands::stream::note;
 
 /// Longest prompt, context or generation, tokens.
 const TOKENS_MAX: u64 = 1 << 24;
 /// Most repetitions.
 const REPETITIONS_MAX: u64 = 1000;
+/// Tiles of a picture when nobody says.
+const TILES: u64 = 4;
 /// Most tiles of a picture.
 const TILES_MAX: u64 = 64;
 /// Longest earlier report, bytes.
@@ -41,8 +44,8 @@ pub struct BenchArgs {
     pub gen_tokens: u64,
     /// Tokens of context before decoding.
     pub depth: u64,
-    /// Tiles of the picture, with a vision file.
-    pub tiles: u64,
+    /// Tiles of the picture, with a vision file only.
+    pub tiles: Option<u64>,
     /// Repetitions.
     pub repetitions: u64,
     /// Output.
@@ -63,7 +66,7 @@ impl BenchArgs {
             prompt_tokens: 512,
             gen_tokens: 128,
             depth: 0,
-            tiles: 4,
+            tiles: None,
             repetitions: 5,
             format: Format::Text,
             compare: None,
@@ -89,6 +92,10 @@ impl BenchArgs {
             true => {}
             false => {
                 args.plan.require_blind("bench")?;
+                if args.tiles.is_some() {
+                    let what = "--tiles is of a picture, for a model with a vision file";
+                    return Err(UsageError::Wrong(format!("{what} (--mmproj FILE)")));
+                }
                 within(args.prompt_tokens, "prompt-tokens", 1, TOKENS_MAX)?;
             }
         }
@@ -101,7 +108,7 @@ impl BenchArgs {
         };
         match name {
             "prompt-tokens" => self.prompt_tokens = tokens(parser, 0)?,
-            "tiles" => self.tiles = within(count(parser, name)?, name, 1, TILES_MAX)?,
+            "tiles" => self.tiles = Some(within(count(parser, name)?, name, 1, TILES_MAX)?),
             "gen-tokens" => self.gen_tokens = tokens(parser, 1)?,
             "depth" => self.depth = tokens(parser, 0)?,
             "repetitions" => {
@@ -113,6 +120,12 @@ impl BenchArgs {
             other => return Err(unknown(&Long(other))),
         }
         Ok(())
+    }
+
+    /// Tiles of the picture: those asked for, else a few.
+    #[must_use]
+    pub fn picture_tiles(&self) -> u64 {
+        self.tiles.unwrap_or(TILES)
     }
 
     /// The workload.
@@ -156,12 +169,8 @@ impl Earlier {
         let bad = |what: String| {
             EngineError::new(Class::Usage, format!("--compare {}: {what}", path.display()))
         };
-        let len = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?.len();
-        if len > EARLIER_BYTES_MAX {
-            return Err(bad(format!("{len} bytes, at most {EARLIER_BYTES_MAX}")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
-        let old: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let text = read_at_most(path, EARLIER_BYTES_MAX).map_err(bad)?;
+        let old: Value = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
         let same = [
             ("prompt_tokens", args.prompt_tokens),
             ("gen_tokens", args.gen_tokens),

@@ -70,7 +70,7 @@ fn prepare(args: &BenchArgs) -> Result<(Prepared, Told), Failure> {
         let tile = Tile::largest(eyes);
         let bench = PictureSettings {
             text_tokens: args.prompt_tokens as usize,
-            tiles: args.tiles as usize,
+            tiles: args.picture_tiles() as usize,
             repetitions: args.repetitions as usize,
         };
         let mut plan_args = args.plan.clone();
@@ -82,7 +82,7 @@ fn prepare(args: &BenchArgs) -> Result<(Prepared, Told), Failure> {
         let one = resolve_bounds(&model, &settings(&plan_args)?, None)?;
         if one.max_image_tokens < rows {
             // Each picture has room for a tile.
-            plan_args.max_images = Some(args.tiles);
+            plan_args.max_images = Some(args.picture_tiles());
         }
         let mut settings = settings(&plan_args)?;
         settings.runtime.heap_fixed_bytes += bench.heap_bytes(&tile);

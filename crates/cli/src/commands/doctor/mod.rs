@@ -23,7 +23,7 @@ use dctms_system::machine::machine_memory;
 use dctms_system::processors::{last_cache_bytes, processors};
 use lexopt::prelude::*;
 
-use super::files::{note, open_reading_heap, write};
+use super::files::{note, open_reading_heap, require_place, write};
 use super::say;
 use crate::HEAP;
 use crate::args::{PlanArgs, UsageError, unknown};
@@ -46,6 +46,8 @@ const STREAM_BYTES_MAX: usize = 128 << 20;
 /// Usage; facts that the operating system does not give; a profile that cannot be written.
 pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
     let (args, path) = parse(parser)?;
+    // Before seconds of measuring, not after.
+    path.as_deref().map_or(Ok(()), require_place)?;
     open_reading_heap()?;
     let _scope = HEAP.scope(Region::Compile);
     let facts = facts::take()?;
@@ -66,7 +68,7 @@ pub fn run(parser: &mut lexopt::Parser) -> Result<(), Failure> {
             memory_bytes: machine.memory_bytes,
             balance: measured.balance,
         };
-        write(&path, &profile::write(&profile, &[]))?;
+        write(&path, &profile::write(&profile))?;
     }
     Ok(())
 }

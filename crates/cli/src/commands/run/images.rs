@@ -47,7 +47,12 @@ pub fn open_model(
     match vision {
         Some(vision) => {
             let eyes = dctms_engine::Eyes::open(vision).map_err(|error| {
-                EngineError::new(error.class, format!("{}: {error}", vision.display()))
+                let name = vision.display().to_string();
+                // What cannot be opened says its name itself.
+                match error.message.starts_with(&name) {
+                    true => error,
+                    false => EngineError::new(error.class, format!("{name}: {error}")),
+                }
             })?;
             Ok(model.with_eyes(eyes))
         }

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use dctms_engine::{Class, EngineError};
 use dctms_system::interrupt::stop_requested;
-use dctms_system::output::is_readable;
+use dctms_system::output::{is_readable, open_at_once, wait_readable};
+
+use crate::commands::files::named;
 
 /// Bytes that are read of a file at once, like those of standard input.
 const READ_BYTES: usize = 8 << 10;
@@ -45,21 +47,26 @@ pub enum Taken {
 }
 
 impl Source {
-    /// A file, or standard input for `-`.
+    /// A file, or standard input for `-`. Nobody is waited for: who writes into a named pipe may
+    /// come later.
     ///
     /// # Errors
-    /// Class `Usage` for a file that cannot be opened.
+    /// Class `Usage` for a file that cannot be opened, or that has no lines: a folder.
     pub fn open(path: &Path) -> Result<Source, EngineError> {
+        let fault = |what: String| {
+            EngineError::new(Class::Usage, format!("--requests {}: {what}", named(path)))
+        };
         let file = match path.as_os_str() == "-" {
             true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
-            false => File::open(path),
+            false => open_at_once(path),
         };
-        match file {
-            Ok(file) => Ok(Source::File(BufReader::with_capacity(READ_BYTES, file))),
-            Err(error) => {
-                Err(EngineError::new(Class::Usage, format!("{}: {error}", path.display())))
-            }
+        let file = file.map_err(|error| fault(error.to_string()))?;
+        let facts = file.metadata().map_err(|error| fault(error.to_string()))?;
+        if facts.is_dir() {
+            let what = "is a folder: a file of lines is expected, a pipe, or - (standard input)";
+            return Err(fault(what.to_string()));
         }
+        Ok(Source::File(BufReader::with_capacity(READ_BYTES, file)))
     }
 }
 
@@ -118,15 +125,23 @@ impl Input {
                     read_line(input, (line, &mut self.begun, self.bytes_max), |_| true)
                 }
                 Source::File(file) => {
-                    let more = |file: &mut BufReader<File>| {
-                        wait == Wait::ForLine
-                            || !file.buffer().is_empty()
-                            || is_readable(file.get_ref())
+                    let more = |file: &mut BufReader<File>| match wait {
+                        // A pipe that nobody has written to yet would be read as if it had ended.
+                        Wait::ForLine => {
+                            while file.buffer().is_empty()
+                                && !stop_requested()
+                                && !wait_readable(file.get_ref())
+                            {}
+                            true
+                        }
+                        Wait::Not => !file.buffer().is_empty() || is_readable(file.get_ref()),
                     };
                     read_line(file, (line, &mut self.begun, self.bytes_max), more)
                 }
             };
-            let whole = read.map_err(|error| EngineError::new(Class::System, error))?;
+            let whole = read.map_err(|error| {
+                EngineError::new(Class::System, format!("reading a {}: {error}", self.what))
+            })?;
             if !whole {
                 return Ok(Taken::NotYet);
             }

@@ -21,11 +21,13 @@ use super::chat::{first_plan, load};
 use super::input::{Input, Source};
 use super::options::RunArgs;
 use crate::commands::compile::weighted;
+use crate::commands::stream::note;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::machine::{lanes_of, settings};
 use crate::modes;
 use crate::process::{self, CompileStage, HeapLimit};
 use crate::room::{ChatRoom, for_requests, request_images, template_bytes};
+use crate::sight;
 
 use desk::{Desk, Eyes, Outcome};
 
@@ -53,6 +55,9 @@ pub fn run(args: &RunArgs, path: &Path, begun: Instant) -> Result<(), Failure> {
         let bounds = resolve_bounds(&model, &settings, None)?;
         let settings = modes::of_run(&model, settings, &bounds, args.plan.mode)?;
         let planned = first_plan(args, &model, &settings)?;
+        if let Some(what) = sight::over(&model, &settings.images, &planned.plan.bounds) {
+            note(format_args!("dctms: {what}\n"));
+        }
         let started = process::launch(&stage, &model, &settings, &planned, HeapLimit::Set)?;
         let bounds = &planned.plan.bounds;
         let positions = (bounds.max_input_tokens + bounds.max_output_tokens) as usize;

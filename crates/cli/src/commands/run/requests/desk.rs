@@ -36,7 +36,7 @@ use crate::room::{self, ChatRoom};
 pub enum Outcome {
     /// There are no more, or nobody listens.
     Ended,
-    /// A signal came while one was answered.
+    /// A signal came while one was answered, or before the first.
     Interrupted,
 }
 
@@ -141,6 +141,7 @@ impl<'a> Desk<'a> {
         let count = if runner.encodes_beside() { 2 } else { 1 };
         let order = |_| Order::with_room(input.buffer(), self.room.messages_max, self.images);
         let mut orders: Vec<Order> = (0..count).map(order).collect();
+        let mut answered = false;
         loop {
             let Some((order, next)) = orders.split_first_mut() else {
                 unreachable!("at least one")
@@ -149,8 +150,13 @@ impl<'a> Desk<'a> {
                 return Ok(Outcome::Interrupted);
             }
             if !order.read(input, Wait::ForLine) {
-                return Ok(Outcome::Ended);
+                // Who waits for another one has answered all that there were.
+                return Ok(match stop_requested() && !answered {
+                    true => Outcome::Interrupted,
+                    false => Outcome::Ended,
+                });
             }
+            answered = true;
             let next = next.first_mut();
             let answered = self.answer(runner, &language, order, (next, &mut *input));
             let mut output = Output::new();
