@@ -7,6 +7,7 @@
 #     plans             what the paper's Table 1 is about                         (1 min)
 #     envelope          predicted against measured memory, all models             (15 min)
 #     smollm2           5 × 50 calls a system under every condition, M = 256      (110 min)
+#     smollm2-again     three of these conditions once more                       (45 min)
 #     gemma             5 × 50 calls a system, nothing beside them, M = 64        (8 min)
 #     qwen-1.5b         5 × 50 calls a system, nothing beside them, and 5 × 5 under each other
 #                       condition, M = 32                                         (100 min)
@@ -30,7 +31,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 list() { # what this script knows, which its head says
-    sed -n '2,28p' scripts/run_experiments.sh
+    sed -n '2,29p' scripts/run_experiments.sh
     exit 64
 }
 [ $# -gt 0 ] || list
@@ -106,6 +107,10 @@ for name in "$@"; do
     # Ten minutes for a system under a condition are twice what it takes where it does not thrash.
     smollm2)
         run smollm2 "$smollm2" --conditions "$all" --max-output 256 --cell-limit 600
+        ;;
+    smollm2-again)
+        run smollm2-again "$smollm2" --conditions group-1.05-m-max,churn,none --max-output 256 \
+            --cell-limit 1200
         ;;
     # At M = 256 its 750 calls would take half an hour and show nothing that SmolLM2 does not.
     gemma) run gemma "$gemma" --conditions none --max-output 64 ;;
