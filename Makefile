@@ -9,7 +9,7 @@ MODELS := .cache/models
 MODEL  := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 PROMPT ?= Name three primary colours.
 
-.PHONY: run demo-vision test build lint docs tables unit plans synth models clean
+.PHONY: run demo-vision test build lint docs tables unit plans synth vision models clean
 .DELETE_ON_ERROR:
 
 run: $(MODEL) build
@@ -21,7 +21,7 @@ demo-vision: $(MODEL) build
 	$(PYTHON) scripts/vision_demo.py build
 	$(PYTHON) scripts/vision_demo.py ask $(DCTMS) $(MODEL)
 
-test: lint docs tables models unit plans synth
+test: lint docs tables models unit plans synth vision
 
 # What docs/experiment.md says of results/ is what stands there.
 tables:
@@ -64,6 +64,12 @@ plans: build
 # Files of dctms synth in llama.cpp, where LLAMA_BIN names the folder of its programs.
 synth: build
 	scripts/synth_in_llama.sh || [ $$? -eq 77 ]
+
+# The demo's twelve answers, where its two packages are to be had.
+vision: build
+	@if [ ! -f $(MODEL) ] || ! $(PYTHON) scripts/vision_demo.py build; then \
+		echo "vision: skipped, the demo's packages are not to be had"; exit 0; fi; \
+	$(PYTHON) scripts/vision_demo.py ask $(DCTMS) $(MODEL)
 
 clean:
 	$(CARGO) clean

@@ -322,7 +322,7 @@ fn latency_fields(it: &Summary) -> Vec<String> {
 }
 
 fn main_table(out: &mut String, rows: &[Row]) {
-    out.push_str("<h2>Systems</h2>\n");
+    let _ = writeln!(out, "<h2>Systems</h2>\n<p>{COLUMNS}</p>");
     let names = [
         "condition",
         "system",
@@ -369,6 +369,16 @@ fn main_table(out: &mut String, rows: &[Row]) {
         let _ = writeln!(out, "<p><b>{condition}, {system}: {status}.</b> {why}</p>");
     }
 }
+
+/// What the systems are, and the columns.
+const COLUMNS: &str = "<b>dynamic</b> allocates for each operation, as common runtimes do; \
+                       <b>prototype</b> is the paper's, which allocates its plan's buffers beside \
+                       that; <b>dctms</b> runs in its plan's arena. The three compute with the same \
+                       kernels; others are as they come. Latencies are of whole calls, in \
+                       milliseconds. <b>CV within prompts</b>: σ of each latency over its prompt's \
+                       mean. <b>Missed envelopes</b>: calls whose peak passed M_max, what the plan \
+                       says the process takes at most. <b>Waited</b>: share of the time in which \
+                       something runnable waited for a processor.";
 
 /// What the columns of differences mean.
 const DIFFERENCES: &str = "In percent, with the interval of 95 of 100 resamples of whole rounds. \

@@ -1,6 +1,6 @@
 //! The charts of the report: distributions, lines over time, and points.
 
-use super::axes::{Axis, Frame};
+use super::axes::{Axis, Frame, Scale};
 use super::{Anchor, CHARACTER_WIDTH, Colour, Figure, INK, LIMIT, LIMIT_BAND, SERIES};
 use crate::statistics::percentile;
 
@@ -21,7 +21,7 @@ pub fn distributions(title: &str, unit: &str, groups: &[(String, Vec<Named<f64>>
     let values: Vec<f64> = all(groups.iter().flat_map(|(_, systems)| systems));
     let frame = frame((0.0, groups.len().max(1) as f64), spread(&values));
     let mut figure = titled(title);
-    frame.draw_y(&mut figure, unit);
+    frame.draw_y(&mut figure, &named(unit, &frame.y));
     let names = names(groups.iter().flat_map(|(_, systems)| systems));
     legend(&mut figure, &names);
     for (index, (group, systems)) in groups.iter().enumerate() {
@@ -99,7 +99,7 @@ pub fn levels(title: &str, y_name: &str, groups: &[(String, Vec<(String, f64)>)]
     let values: Vec<f64> = groups.iter().flat_map(|(_, systems)| systems).map(|it| it.1).collect();
     let frame = frame((0.0, groups.len().max(1) as f64), spread(&values));
     let mut figure = titled(title);
-    frame.draw_y(&mut figure, y_name);
+    frame.draw_y(&mut figure, &named(y_name, &frame.y));
     let mut names: Vec<String> = Vec::new();
     for (name, _) in groups.iter().flat_map(|(_, systems)| systems) {
         if !names.contains(name) {
@@ -184,6 +184,14 @@ fn spread(values: &[f64]) -> Axis {
     match least > 0.0 && most / least > 12.0 {
         true => Axis::log(least, most),
         false => Axis::linear(0.0, most),
+    }
+}
+
+/// An axis's name, with what one does not see at once.
+fn named(name: &str, axis: &Axis) -> String {
+    match axis.scale {
+        Scale::Linear => name.to_string(),
+        Scale::Log => format!("{name}, logarithmic"),
     }
 }
 

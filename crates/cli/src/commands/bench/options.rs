@@ -21,6 +21,8 @@ const TILES: u64 = 4;
 const TILES_MAX: u64 = 64;
 /// Longest earlier report, bytes.
 const EARLIER_BYTES_MAX: u64 = 64 * 1024;
+/// Share of a run in which something may wait for a processor before its figures are doubted.
+pub const WAITED_PERCENT_MAX: f64 = 10.0;
 
 /// What goes to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +197,12 @@ impl Earlier {
             if *before != now {
                 note(format_args!("dctms: --compare: {key} is {now} and was {before}\n"));
             }
+        }
+        let waited = old.pointer("/cpu_pressure/waited_percent").and_then(Value::as_f64);
+        if let Some(waited) = waited.filter(|waited| *waited > WAITED_PERCENT_MAX) {
+            note(format_args!(
+                "dctms: --compare: earlier, something waited for a processor {waited:.0} % of the run\n"
+            ));
         }
         let number = |pointer: &str| {
             let value = old.pointer(pointer).and_then(Value::as_f64);

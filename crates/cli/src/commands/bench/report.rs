@@ -11,7 +11,7 @@ use dctms_ir::plan::Envelope;
 use dctms_system::process::memory_facts;
 
 use super::Pressure;
-use super::options::{BenchArgs, Earlier};
+use super::options::{BenchArgs, Earlier, WAITED_PERCENT_MAX};
 use super::predicted::Predicted;
 use crate::commands::run::mebibytes;
 use crate::commands::stream::Output;
@@ -200,6 +200,12 @@ impl Report<'_> {
                 "pressure       {:.1} % before, {:.1} % after, waited {:.1} % of the run",
                 pressure.before_percent, pressure.after_percent, pressure.waited_percent
             )?;
+            if pressure.waited_percent > WAITED_PERCENT_MAX {
+                out.write_str(
+                    "               other work took processors: rates, shares and peaks are \
+                     not what this machine can do\n",
+                )?;
+            }
         }
         if let Some(earlier) = self.earlier {
             writeln!(
