@@ -200,7 +200,7 @@ mod tests {
     fn this_process_can_be_watched() {
         let pid = std::process::id();
         let watch = Watch::start(pid).unwrap();
-        let grown = vec![1u8; 32 << 20];
+        let grown = std::hint::black_box(vec![1u8; 32 << 20]);
         // Long, because the thread that samples may have to wait for a processor.
         std::thread::sleep(50 * SAMPLE_PERIOD);
         let Seen { peak_bytes, faults, pressure_percent, samples } = watch.end().unwrap();
