@@ -399,6 +399,28 @@ pub fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(3)..].join("; ")
 }
 
+impl Reply {
+    /// Refuses an answer that says of itself what cannot be: figures would be made of it.
+    ///
+    /// # Errors
+    /// `Refused`, with what it says.
+    pub fn require_possible(&self, latency_ms: f64, max_output: u64) -> Result<(), Failure> {
+        let (tokens, first_ms) = (self.output_tokens, self.first_token_ms);
+        if tokens > max_output {
+            return Err(Failure::Refused(format!(
+                "it says that its answer has {tokens} tokens, of {max_output} at most"
+            )));
+        }
+        if !(0.0..=latency_ms).contains(&first_ms) {
+            return Err(Failure::Refused(format!(
+                "it says that its first token came after {first_ms:e} ms of a call of \
+                 {latency_ms:.3} ms"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// The answer in a line; `None` for a line that is none.
 fn line_reply(line: &str) -> Option<Result<Reply, Failure>> {
     let value: Value = serde_json::from_str(line).ok()?;
@@ -519,6 +541,23 @@ mod tests {
         let line = r#"{"text": "x", "prompt_tokens": 3, "decode_tokens": 2, "ttft_ms": 0.5}"#;
         let reply = line_reply(line).unwrap().unwrap();
         assert_eq!((reply.prompt_tokens, reply.output_tokens, reply.first_token_ms), (3, 2, 0.5));
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_is_refused() {
+        let reply = |tokens: u64, first_token_ms: f64| Reply {
+            text: String::new(),
+            prompt_tokens: 1,
+            output_tokens: tokens,
+            first_token_ms,
+            m_max_bytes: None,
+        };
+        assert_eq!(reply(8, 0.0).require_possible(5.0, 8), Ok(()));
+        assert_eq!(reply(0, 5.0).require_possible(5.0, 8), Ok(()));
+        for (tokens, first_ms) in [(9, 1.0), (u64::MAX, 1.0), (1, -1e9), (1, 1e308), (1, 5.1)] {
+            let refused = reply(tokens, first_ms).require_possible(5.0, 8);
+            assert!(matches!(refused, Err(Failure::Refused(_))), "{tokens}, {first_ms}");
+        }
     }
 
     #[test]

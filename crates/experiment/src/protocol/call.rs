@@ -85,7 +85,9 @@ impl Runner<'_> {
             Ok(reply) => reply,
             Err(failure) => return Ok(Err(failure)),
         };
-        if let Err(failure) = self.require_bound(&one.name, &reply) {
+        let latency_ms = latency.as_secs_f64() * 1e3;
+        let possible = reply.require_possible(latency_ms, self.plan.max_output);
+        if let Err(failure) = possible.and_then(|()| self.require_bound(&one.name, &reply)) {
             return Ok(Err(failure));
         }
         let Some(seen) = seen else { return Ok(Err(unseen(&"it was gone when it had answered"))) };
@@ -94,7 +96,7 @@ impl Runner<'_> {
             system: one.name.clone(),
             prompt: prompt.id.clone(),
             round,
-            latency_ms: latency.as_secs_f64() * 1e3,
+            latency_ms,
             first_token_ms: reply.first_token_ms,
             prompt_tokens: reply.prompt_tokens,
             output_tokens: reply.output_tokens,

@@ -11,7 +11,7 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_dctms-experiment");
 
 /// An answer, as a line of a script.
 pub const ANSWER: &str =
-    r#"echo '{"text": "yes", "prompt_tokens": 3, "decode_tokens": 2, "ttft_ms": 1.5}'"#;
+    r#"echo '{"text": "yes", "prompt_tokens": 3, "decode_tokens": 2, "ttft_ms": 0.001}'"#;
 
 /// A folder of the test's own, removed at its end.
 pub struct Folder(pub PathBuf);
