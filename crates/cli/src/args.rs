@@ -351,8 +351,8 @@ fn mode(value: &str) -> Result<VisionMode, UsageError> {
 
 fn isa(value: &str) -> Result<String, UsageError> {
     match value {
-        "scalar" | "avx2" | "avx512" => Ok(value.to_string()),
-        other => Err(UsageError::Wrong(format!("--isa {other}: scalar, avx2 or avx512"))),
+        "scalar" | "avx2" | "avx512" | "amx" => Ok(value.to_string()),
+        other => Err(UsageError::Wrong(format!("--isa {other}: scalar, avx2, avx512 or amx"))),
     }
 }
 

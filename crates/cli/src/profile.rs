@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_table_is_within_the_bounds_of_a_profile() {
-        for isa in ["scalar", "avx2", "avx512"] {
+        for isa in ["scalar", "avx2", "avx512", "amx"] {
             for lanes in [1, 2, 64] {
                 let balance = Balance::builtin(isa, lanes);
                 let profile = Profile { lanes, isa: isa.to_string(), memory_bytes: 0, balance };

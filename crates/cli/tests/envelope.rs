@@ -153,7 +153,7 @@ fn instruction_sets_give_one_answer() {
             Some(value["logits_sha256"].clone())
         };
         let scalar = answer("scalar").expect("every processor has it");
-        for isa in ["avx2", "avx512"] {
+        for isa in ["avx2", "avx512", "amx"] {
             assert_eq!(answer(isa).unwrap_or_else(|| scalar.clone()), scalar, "{model} {isa}");
         }
     }

@@ -80,7 +80,7 @@ fn options_of_run() {
         wrong(&format!("--sequences {value}"), &[&format!("--sequences {value}: 1 to 64")]);
     }
     wrong("--prefill-chunk 0", &["--prefill-chunk 0: 1 to 65536"]);
-    wrong("--isa neon", &["--isa neon: scalar, avx2 or avx512"]);
+    wrong("--isa neon", &["--isa neon: scalar, avx2, avx512 or amx"]);
     wrong("--kv-type q4", &["--kv-type q4: f16, f32 or q8_0"]);
     wrong("--activations q4", &["--activations q4: q8 or f32"]);
     for value in ["", "M", "1.5G", "-1", "12X", "18446744073709551615K"] {
@@ -196,7 +196,7 @@ fn machine_profiles() {
         ("[]", "not a JSON object"),
         ("{}", "lanes is missing"),
         ("{\"lanes\": 0}", "lanes is 0, expected a whole number from 1 to 64"),
-        ("{\"lanes\": 1, \"isa\": \"neon\"}", "expected scalar, avx2 or avx512"),
+        ("{\"lanes\": 1, \"isa\": \"neon\"}", "expected scalar, avx2, avx512 or amx"),
         ("{\"lanes\": 1, \"isa\": \"avx2\"}", "memory_bytes is missing"),
         (
             "{\"lanes\": 1, \"isa\": \"avx2\", \"memory_bytes\": 1, \"cut_ps\": 1e300}",

@@ -2,7 +2,7 @@
 //!
 //! An [`Isa`] other than [`Isa::Scalar`] carries a token that only detection can make. A shell
 //! that enables target features therefore takes a token instead of a promise, and calling it is
-//! sound wherever the token came from. All three answer with the same bits.
+//! sound wherever the token came from. All of them answer with the same bits.
 
 /// Proof that this processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,11 @@ pub struct AvxVnniToken(());
 /// Proof that this processor has AVX-512 F, BW, VL, DQ and VNNI, and all of [`Avx2Token`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512Token(());
+
+/// Proof that this processor has AMX tiles of 8-bit integers, that the operating system lets this
+/// process use them, and all of [`Avx512Token`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmxToken(Avx512Token);
 
 impl Avx2Token {
     /// The token, if the processor (and the operating system) supports the instruction set.
@@ -65,6 +70,20 @@ impl Avx512Token {
     }
 }
 
+impl AmxToken {
+    /// The token, if the processor supports the instruction set and the operating system lets this
+    /// process use it, which it is asked for once.
+    pub fn detect() -> Option<Self> {
+        let avx512 = Avx512Token::detect()?;
+        crate::permission::tiles().then_some(Self(avx512))
+    }
+
+    /// Every processor with this instruction set has AVX-512 too.
+    pub fn avx512(self) -> Avx512Token {
+        self.0
+    }
+}
+
 /// The instruction set that a kernel runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
@@ -74,12 +93,16 @@ pub enum Isa {
     Avx2(Avx2Token),
     /// 512-bit vectors with integer dot products.
     Avx512(Avx512Token),
+    /// As [`Isa::Avx512`], and products of many tokens in tile registers.
+    Amx(AmxToken),
 }
 
 impl Isa {
     /// The fastest instruction set of this processor.
     pub fn detect_best() -> Self {
-        if let Some(token) = Avx512Token::detect() {
+        if let Some(token) = AmxToken::detect() {
+            Self::Amx(token)
+        } else if let Some(token) = Avx512Token::detect() {
             Self::Avx512(token)
         } else if let Some(token) = Avx2Token::detect() {
             Self::Avx2(token)
@@ -94,17 +117,19 @@ impl Isa {
             Some(Self::Scalar),
             Avx2Token::detect().map(Self::Avx2),
             Avx512Token::detect().map(Self::Avx512),
+            AmxToken::detect().map(Self::Amx),
         ]
         .into_iter()
         .flatten()
     }
 
-    /// The name used in options and reports: `scalar`, `avx2` or `avx512`.
+    /// The name used in options and reports: `scalar`, `avx2`, `avx512` or `amx`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2(_) => "avx2",
             Self::Avx512(_) => "avx512",
+            Self::Amx(_) => "amx",
         }
     }
 

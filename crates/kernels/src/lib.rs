@@ -18,8 +18,8 @@
 //! **Unsafe.** The crate denies `unsafe`; the files that may use it are the shells that talk to
 //! the instruction set, each one listed here with its `allow`:
 //! `matmul/avx2.rs`, `matmul/avx2/block.rs`, `matmul/avx512.rs`, `matmul/avx512/block.rs`,
-//! `matmul/float_avx2.rs`, `matmul/float_avx512.rs`,
-//! `simd/avx2.rs`, `simd/avx512.rs`, `peak.rs`, `prefetch.rs`.
+//! `matmul/avx512/tiles.rs`, `matmul/float_avx2.rs`, `matmul/float_avx512.rs`,
+//! `simd/avx2.rs`, `simd/avx512.rs`, `peak.rs`, `permission.rs`, `prefetch.rs`.
 
 #![deny(unsafe_code)]
 
@@ -37,6 +37,7 @@ pub mod norm;
 pub mod pack;
 pub mod packed;
 pub mod peak;
+mod permission;
 pub mod prefetch;
 pub mod quantise;
 pub mod random;

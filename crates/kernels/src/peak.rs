@@ -142,8 +142,12 @@ pub fn integer_operations(isa: Isa, rounds: usize) -> u64 {
         Isa::Avx2(token) => x86::integers_avx2(token, rounds),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::integers_avx512(token, rounds),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx(token) => crate::matmul::tile_operations(token, rounds),
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("no such token on this architecture"),
+        Isa::Avx2(_) | Isa::Avx512(_) | Isa::Amx(_) => {
+            unreachable!("no such token on this architecture")
+        }
     }
 }
 

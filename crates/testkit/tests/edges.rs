@@ -76,7 +76,7 @@ const ALLOWED: [Edges; 17] = [
 ];
 
 /// Files of the product in which the word may stand.
-const UNSAFE_PRODUCT: [&str; 33] = [
+const UNSAFE_PRODUCT: [&str; 35] = [
     "cli/src/commands/run/images.rs",
     "exec/src/memory.rs",
     "exec/src/retired.rs",
@@ -88,9 +88,11 @@ const UNSAFE_PRODUCT: [&str; 33] = [
     "kernels/src/matmul/avx2/block.rs",
     "kernels/src/matmul/avx512.rs",
     "kernels/src/matmul/avx512/block.rs",
+    "kernels/src/matmul/avx512/tiles.rs",
     "kernels/src/matmul/float_avx2.rs",
     "kernels/src/matmul/float_avx512.rs",
     "kernels/src/peak.rs",
+    "kernels/src/permission.rs",
     "kernels/src/prefetch.rs",
     "kernels/src/simd/avx2.rs",
     "kernels/src/simd/avx512.rs",

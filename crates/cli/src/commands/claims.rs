@@ -31,8 +31,8 @@ pub fn untrue(plan: &Plan) -> Vec<String> {
 
 fn machine(plan: &Plan, found: &mut Vec<String>) {
     let machine = &plan.machine;
-    if !["scalar", "avx2", "avx512"].contains(&machine.isa.as_str()) {
-        found.push(format!("machine.isa is {:?}: scalar, avx2 or avx512", machine.isa));
+    if !["scalar", "avx2", "avx512", "amx"].contains(&machine.isa.as_str()) {
+        found.push(format!("machine.isa is {:?}: scalar, avx2, avx512 or amx", machine.isa));
     }
     for (phase, schedule) in plan.program.phases.iter().zip(&plan.schedules) {
         let lanes = schedule.lanes.len();

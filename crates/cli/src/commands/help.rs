@@ -24,7 +24,7 @@ dctms: language models inside a memory envelope that is proven before they run
   dctms help [COMMAND]            this text, or all options of a command
 
 Plans: --max-input N --max-output M --sequences B --prefill-chunk C --kv-type f16|f32|q8_0
-  --lanes L --isa scalar|avx2|avx512 --memory-limit BYTES --machine profile.json
+  --lanes L --isa scalar|avx2|avx512|amx --memory-limit BYTES --machine profile.json
   --mmproj FILE --max-images N --max-image-size WxH --mode serial|overlapped|phase-resident
   plan alone: --fit BYTES --chat --json --html FILE --hash -o FILE
 
@@ -46,7 +46,7 @@ Bounds and machine
   --prefill-chunk C       tokens of one prefill step (256)
   --kv-type TYPE          keys and values: f16 (default), f32 or q8_0
   --lanes L               threads (this machine's processors)
-  --isa NAME              scalar, avx2 or avx512 (the best of this processor)
+  --isa NAME              scalar, avx2, avx512 or amx (the best of this processor)
   --memory-limit BYTES    the limit that M_max is compared with: 157000000, 512M, 2GB
   --machine FILE          a profile of a machine elsewhere: its memory, lanes, instructions
   --weights mapped        map the packed weights from a compiled model (made once, in the
@@ -167,7 +167,7 @@ dctms doctor [options]            what this machine allows, and how fast its ker
 
   --machine-out FILE      the rates as a profile for --machine
   --lanes L               threads that work together (this machine's processors)
-  --isa NAME              scalar, avx2 or avx512 (the best of this processor)
+  --isa NAME              scalar, avx2, avx512 or amx (the best of this processor)
   --memory-limit BYTES    the limit that the profile states
 ";
 

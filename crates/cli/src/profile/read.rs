@@ -51,9 +51,11 @@ pub fn read(text: &[u8]) -> Result<Profile, String> {
     form(&root)?;
     let lanes = whole(&root, "lanes", LANES)?;
     let isa = match root.get("isa").map(|value| (value, value.as_str())) {
-        Some((_, Some(isa @ ("scalar" | "avx2" | "avx512")))) => isa.to_string(),
-        Some((value, _)) => return Err(format!("isa is {value}, expected scalar, avx2 or avx512")),
-        None => return Err("isa is missing: scalar, avx2 or avx512".to_string()),
+        Some((_, Some(isa @ ("scalar" | "avx2" | "avx512" | "amx")))) => isa.to_string(),
+        Some((value, _)) => {
+            return Err(format!("isa is {value}, expected scalar, avx2, avx512 or amx"));
+        }
+        None => return Err("isa is missing: scalar, avx2, avx512 or amx".to_string()),
     };
     let memory_bytes = whole(&root, "memory_bytes", 0..=u64::MAX)?;
     let mut balance = Balance::builtin(&isa, lanes as u32);

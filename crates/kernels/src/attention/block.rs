@@ -18,7 +18,7 @@ use core::ops::Range;
 pub(super) const fn rows_max(isa: Isa) -> usize {
     match isa {
         Isa::Scalar => 1,
-        Isa::Avx2(_) | Isa::Avx512(_) => ATTENTION_ROWS,
+        Isa::Avx2(_) | Isa::Avx512(_) | Isa::Amx(_) => ATTENTION_ROWS,
     }
 }
 

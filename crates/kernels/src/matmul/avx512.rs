@@ -4,13 +4,14 @@
 //! `vpdpbusd` (unsigned weights times signed activations). Zero points are folded by starting
 //! the integer accumulator at −z·S.
 //!
-//! **A stream** ([`stream`]) takes one tile over all k, with up to eight tokens, whose
-//! accumulators stay in registers. With few tokens it is bound by memory: tiles follow each other
-//! in memory, so a shard is one sequential stream that the processor's own prefetching follows
-//! (asking ahead, and reading several tiles side by side, were measured and gain nothing). With
-//! eight it is bound by the pipes for products, where more tokens gain nothing either; a block
-//! then takes so long that the processor's window ends before the next line that is missing, so
-//! lines are asked for [`AHEAD_BYTES`] ahead.
+//! **A stream** ([`stream`]) takes tiles over all k, with up to eight tokens, whose accumulators
+//! stay in registers. With few tokens it is bound by memory, and by how many lines one core can
+//! wait for: [`SIDE_TILES`] tiles are read side by side, for each of which the processor's own
+//! prefetching looks ahead on its own, and lines are asked for [`AHEAD_BYTES`] ahead, since a
+//! block takes so long that the processor's window ends before the next line that is missing. On
+//! cores that wait for many lines either is worth little; on others both together double the speed.
+//! With eight tokens a stream is bound by the pipes for products, where more tokens, and more
+//! tiles, gain nothing.
 //!
 //! **A panel** ([`panel`]) is for kinds that take long to unpack: sixteen tokens, and k in pieces.
 //! A piece of activations stays in the first-level cache while some tiles meet it, and its
@@ -26,6 +27,7 @@
 //! token `t` at `(i · tokens + t) · 16`.
 
 mod block;
+pub(super) mod tiles;
 
 use core::arch::x86_64::*;
 use core::ops::Range;
@@ -43,9 +45,12 @@ use block::{IN_ORDER_TOKENS_MAX, Scales, Sums, advance, prefetch, sums, unpack};
 /// large enough that reading the weights again for the next tokens costs little.
 const TOKEN_CHUNK_BYTES: usize = 2048 * 1024;
 
-/// How far ahead weights are asked for that meet more than [`IN_ORDER_TOKENS_MAX`] tokens: what
-/// memory gives in its latency. Half and twice as much gained less with eight tokens.
-const AHEAD_BYTES: usize = 2048;
+/// How far ahead weights are asked for: what memory gives in its latency.
+const AHEAD_BYTES: usize = 3072;
+
+/// Tiles that are read side by side for at most [`IN_ORDER_TOKENS_MAX`] tokens. Two gained half as
+/// much, and eight nothing more.
+const SIDE_TILES: usize = 4;
 
 /// Tokens of a panel.
 const PANEL_TOKENS: usize = 16;
@@ -101,11 +106,9 @@ impl Call<'_> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 unsafe fn run<K: Kind>(call: &Call<'_>) {
     let tiles = call.weights.tile_count();
-    let column_bytes = call.blocks() * size_of::<ActBlock>();
-    let chunk = (TOKEN_CHUNK_BYTES / column_bytes).next_multiple_of(PANEL_TOKENS);
-    let mut first = 0;
-    while first < call.tokens {
-        let end = call.tokens.min(first + chunk.max(PANEL_TOKENS));
+    let chunk = token_chunk(call, PANEL_TOKENS);
+    for first in (0..call.tokens).step_by(chunk) {
+        let end = call.tokens.min(first + chunk);
         let panels = match K::LAYOUT.scales {
             ScaleScheme::Super16 => (end - first) / PANEL_TOKENS * PANEL_TOKENS,
             ScaleScheme::Block
@@ -119,33 +122,53 @@ unsafe fn run<K: Kind>(call: &Call<'_>) {
                 unsafe { panel::<K>(call, tile..tiles.min(tile + PANEL_TILES), token) };
             }
         }
-        for tile in 0..tiles {
-            // SAFETY: as this function's; the tile and the tokens exist.
-            unsafe { streams::<K>(call, tile, first + panels..end) };
+        for tile in (0..tiles).step_by(SIDE_TILES) {
+            let tiles = tile..tiles.min(tile + SIDE_TILES);
+            // SAFETY: as this function's; the tiles and the tokens exist.
+            unsafe { streams::<K>(call, tiles, first + panels..end) };
         }
-        first = end;
     }
 }
 
-/// One tile and some tokens, eight at a time and then the rest at once: a second pass over a
-/// tile's weights finds them in the cache, but memory stands still during it.
+/// How many tokens one pass over the weights meets: [`TOKEN_CHUNK_BYTES`] of them, in whole groups.
+fn token_chunk(call: &Call<'_>, group: usize) -> usize {
+    let column_bytes = call.blocks() * size_of::<ActBlock>();
+    (TOKEN_CHUNK_BYTES / column_bytes).next_multiple_of(group).max(group)
+}
+
+/// At most [`SIDE_TILES`] tiles and some tokens, eight at a time and then the rest at once: a second
+/// pass over a tile's weights finds them in the cache, but memory stands still during it.
 ///
 /// # Safety
-/// As [`run`]'s; the tile and the tokens exist.
+/// As [`run`]'s; the tiles and the tokens exist.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn streams<K: Kind>(call: &Call<'_>, tile: usize, tokens: Range<usize>) {
+unsafe fn streams<K: Kind>(call: &Call<'_>, tiles: Range<usize>, tokens: Range<usize>) {
     for token in tokens.clone().step_by(8) {
-        // SAFETY: as this function's; every group below lies in `tokens`.
-        unsafe {
-            match (tokens.end - token).min(8) {
-                1 => stream::<K, 1>(call, tile, token),
-                2 => stream::<K, 2>(call, tile, token),
-                3 => stream::<K, 3>(call, tile, token),
-                4 => stream::<K, 4>(call, tile, token),
-                5 => stream::<K, 5>(call, tile, token),
-                6 => stream::<K, 6>(call, tile, token),
-                7 => stream::<K, 7>(call, tile, token),
-                _ => stream::<K, 8>(call, tile, token),
+        let count = (tokens.end - token).min(8);
+        if count <= IN_ORDER_TOKENS_MAX && tiles.len() == SIDE_TILES {
+            // SAFETY: as this function's; the tiles and tokens lie in those that were given.
+            unsafe {
+                match count {
+                    1 => stream::<K, SIDE_TILES, 1>(call, tiles.start, token),
+                    2 => stream::<K, SIDE_TILES, 2>(call, tiles.start, token),
+                    _ => stream::<K, SIDE_TILES, 3>(call, tiles.start, token),
+                }
+            }
+            continue;
+        }
+        for tile in tiles.clone() {
+            // SAFETY: as this function's; the tile and tokens lie in those that were given.
+            unsafe {
+                match count {
+                    1 => stream::<K, 1, 1>(call, tile, token),
+                    2 => stream::<K, 1, 2>(call, tile, token),
+                    3 => stream::<K, 1, 3>(call, tile, token),
+                    4 => stream::<K, 1, 4>(call, tile, token),
+                    5 => stream::<K, 1, 5>(call, tile, token),
+                    6 => stream::<K, 1, 6>(call, tile, token),
+                    7 => stream::<K, 1, 7>(call, tile, token),
+                    _ => stream::<K, 1, 8>(call, tile, token),
+                }
             }
         }
     }
@@ -224,18 +247,22 @@ unsafe fn blocks<K: Kind>(
     *acc = sum;
 }
 
-/// One tile, `TOKENS` tokens from `token` on, over all k.
+/// `TILES` tiles side by side, `TOKENS` tokens from `token` on, over all k.
 ///
 /// # Safety
-/// As [`run`]'s; the tile and the tokens exist.
+/// As [`run`]'s; the tiles from `tile` on and the tokens exist.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn stream<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, token: usize) {
-    let layout = K::LAYOUT;
-    let mut acc = [_mm512_setzero_ps(); TOKENS];
-    // SAFETY: the offsets are those of the module's header, for a tile, blocks and tokens that
+unsafe fn stream<K: Kind, const TILES: usize, const TOKENS: usize>(
+    call: &Call<'_>,
+    tile: usize,
+    token: usize,
+) {
+    let (layout, tile_bytes) = (K::LAYOUT, call.weights.tile_bytes());
+    let mut acc = [[_mm512_setzero_ps(); TOKENS]; TILES];
+    // SAFETY: the offsets are those of the module's header, for tiles, blocks and tokens that
     // exist. A prefetch may name any address.
     unsafe {
-        let mut weights = call.weights.bytes().as_ptr().add(tile * call.weights.tile_bytes());
+        let mut weights = call.weights.bytes().as_ptr().add(tile * tile_bytes);
         let mut x = call.activations.add(token);
         let mut header = weights;
         for block in 0..call.blocks() {
@@ -243,23 +270,26 @@ unsafe fn stream<K: Kind, const TOKENS: usize>(call: &Call<'_>, tile: usize, tok
                 header = weights;
                 weights = weights.add(layout.header_bytes());
             }
-            if TOKENS > IN_ORDER_TOKENS_MAX {
-                prefetch(weights.wrapping_add(AHEAD_BYTES), layout.block_bytes());
-            }
-            let integers = unpack::<K, TOKENS>(weights);
-            let scales = Scales::load::<K, TOKENS>(header, weights);
             let mut given = [[0; 2]; TOKENS];
             for (token, given) in given.iter_mut().enumerate() {
                 *given = sums::<K>((*x.add(token)).s);
             }
-            for (token, acc) in acc.iter_mut().enumerate() {
-                let (x, given) = (x.add(token), &raw const given[token]);
-                *acc = advance::<K, TOKENS>(&integers, &scales, x, given, *acc);
+            for (tile, acc) in acc.iter_mut().enumerate() {
+                let weights = weights.add(tile * tile_bytes);
+                prefetch(weights.wrapping_add(AHEAD_BYTES), layout.block_bytes());
+                let integers = unpack::<K, TOKENS>(weights);
+                let scales = Scales::load::<K, TOKENS>(header.add(tile * tile_bytes), weights);
+                for (token, acc) in acc.iter_mut().enumerate() {
+                    let (x, given) = (x.add(token), &raw const given[token]);
+                    *acc = advance::<K, TOKENS>(&integers, &scales, x, given, *acc);
+                }
             }
             weights = weights.add(layout.block_bytes());
             x = x.wrapping_add(call.tokens);
         }
-        finish(call, tile, token, &acc);
+        for (index, acc) in acc.iter().enumerate() {
+            finish(call, tile + index, token, acc);
+        }
     }
 }
 

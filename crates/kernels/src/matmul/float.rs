@@ -36,8 +36,14 @@ pub fn matmul_float(
         Isa::Avx2(token) => super::float_avx2::matmul(token, weights, x, tokens, epilogue, y),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => super::float_avx512::matmul(token, weights, x, tokens, epilogue, y),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx(token) => {
+            super::float_avx512::matmul(token.avx512(), weights, x, tokens, epilogue, y);
+        }
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("a token exists on x86-64 only"),
+        Isa::Avx2(_) | Isa::Avx512(_) | Isa::Amx(_) => {
+            unreachable!("a token exists on x86-64 only")
+        }
     }
 }
 

@@ -45,6 +45,8 @@ use crate::limits::{BLOCK_COLS, TILE_ROWS};
 use crate::packed::PackedTiles;
 use crate::quantise::ActBlock;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::tiles::operations as tile_operations;
 pub use float::matmul_float;
 
 /// What happens to the output with a finished accumulator.
@@ -81,7 +83,11 @@ pub fn matmul(
         Isa::Avx2(token) => avx2::matmul(token, weights, activations, tokens, epilogue, y),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => avx512::matmul(token, weights, activations, tokens, epilogue, y),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx(token) => avx512::tiles::matmul(token, weights, activations, tokens, epilogue, y),
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("a token exists on x86-64 only"),
+        Isa::Avx2(_) | Isa::Avx512(_) | Isa::Amx(_) => {
+            unreachable!("a token exists on x86-64 only")
+        }
     }
 }

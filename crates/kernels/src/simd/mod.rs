@@ -94,8 +94,12 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         Isa::Avx2(token) => avx2::run(token, kernel),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => avx512::run(token, kernel),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx(token) => avx512::run(token.avx512(), kernel),
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("no such token on this architecture"),
+        Isa::Avx2(_) | Isa::Avx512(_) | Isa::Amx(_) => {
+            unreachable!("no such token on this architecture")
+        }
     }
 }
 

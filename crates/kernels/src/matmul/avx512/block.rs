@@ -171,14 +171,22 @@ fn shift_left(x: __m512i, bits: usize) -> __m512i {
 }
 
 /// The scales of one block of one tile, in the form that [`advance`] wants.
+#[derive(Clone, Copy)]
 pub(super) struct Scales {
     /// Scales of the two halves (one, where a scale covers 32 columns).
-    scales: [__m512; 2],
+    pub scales: [__m512; 2],
     /// Minima of the two halves, likewise; with their sign for super-blocks.
-    minima: [__m512; 2],
+    pub minima: [__m512; 2],
 }
 
 impl Scales {
+    /// All zeros.
+    pub const NONE: Self = {
+        // SAFETY: every bit pattern is a vector of floats.
+        let zero = unsafe { core::mem::transmute::<[f32; 16], __m512>([0.0; 16]) };
+        Self { scales: [zero; 2], minima: [zero; 2] }
+    };
+
     /// # Safety
     /// The features are there; `header` points to the super-block's header (ignored for block
     /// kinds) and `block` to the block.
