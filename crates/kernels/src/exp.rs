@@ -18,6 +18,8 @@ use crate::simd::{Kernel, LANES, Simd, dispatch};
 const EXP_ARGUMENT_MAX: f32 = 89.0;
 /// Below it eˣ rounds to zero as f32.
 const EXP_ARGUMENT_MIN: f32 = -104.0;
+/// Below it eˣ is taken for a weight of nothing; at it, it is a normal number by a factor of 1.4.
+const WEIGHT_ARGUMENT_MIN: f32 = -87.0;
 
 /// ln 2 = HIGH + LOW, where n · HIGH is exact for the n that occur.
 const LN_2_HIGH: f32 = f32::from_bits(0x3F31_7200);
@@ -41,8 +43,26 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
 
 /// eˣ for x that are not positive: the bits of [`exp`], with one bound less to keep.
 #[inline(always)]
-pub fn exp_nonpositive<S: Simd>(s: S, x: S::F) -> S::F {
-    let x = s.max(s.splat(EXP_ARGUMENT_MIN), x);
+fn exp_nonpositive<S: Simd>(s: S, x: S::F) -> S::F {
+    exp_bounded(s, s.max(s.splat(EXP_ARGUMENT_MIN), x))
+}
+
+/// What a score weighs that is x ≤ 0 away from the largest: the bits of [`exp`] down to
+/// [`WEIGHT_ARGUMENT_MIN`], and 0 below.
+///
+/// The largest weighs 1, so what is left out is less than any sum of weights can show. Left in, it
+/// would be denormal, and each product with a denormal takes some processors as long as a hundred
+/// others.
+#[inline(always)]
+pub fn softmax_weight<S: Simd>(s: S, x: S::F) -> S::F {
+    let least = s.splat(WEIGHT_ARGUMENT_MIN);
+    let weight = exp_bounded(s, s.max(least, x));
+    s.select(s.less(x, least), s.splat(0.0), weight)
+}
+
+/// eˣ for x in both bounds.
+#[inline(always)]
+fn exp_bounded<S: Simd>(s: S, x: S::F) -> S::F {
     let n = s.round(s.mul(x, s.splat(core::f32::consts::LOG2_E)));
     let r = s.fma(n, s.splat(-LN_2_HIGH), x);
     let r = s.fma(n, s.splat(-LN_2_LOW), r);
@@ -165,6 +185,8 @@ pub fn gelu_erf<S: Simd>(s: S, x: S::F) -> S::F {
 pub enum Function {
     /// eˣ.
     Exp,
+    /// eˣ, or 0 below −87; x is not positive.
+    SoftmaxWeight,
     /// tanh x.
     Tanh,
     /// 1 / (1 + e⁻ˣ).
@@ -211,6 +233,7 @@ impl Kernel for MapInPlace<'_> {
 fn apply<S: Simd>(s: S, function: Function, x: S::F) -> S::F {
     match function {
         Function::Exp => exp(s, x),
+        Function::SoftmaxWeight => softmax_weight(s, x),
         Function::Tanh => tanh(s, x),
         Function::Sigmoid => sigmoid(s, x),
         Function::Silu => silu(s, x),
@@ -226,8 +249,9 @@ mod tests {
     use super::*;
     use crate::testing::{Random, assert_same_bits};
 
-    const ALL: [Function; 8] = [
+    const ALL: [Function; 9] = [
         Function::Exp,
+        Function::SoftmaxWeight,
         Function::Tanh,
         Function::Sigmoid,
         Function::Silu,
@@ -240,6 +264,8 @@ mod tests {
     fn exact(function: Function, x: f64) -> f64 {
         match function {
             Function::Exp => x.exp(),
+            Function::SoftmaxWeight if x < f64::from(WEIGHT_ARGUMENT_MIN) => 0.0,
+            Function::SoftmaxWeight => x.exp(),
             Function::Tanh => x.tanh(),
             Function::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Function::Silu => x / (1.0 + (-x).exp()),
@@ -250,6 +276,22 @@ mod tests {
             Function::Erf => libm::erf(x),
             Function::GeluErf => crate::naive::float::gelu_erf(x),
             Function::GeluQuick => x / (1.0 + (-1.702 * x).exp()),
+        }
+    }
+
+    /// An argument that the function is made for.
+    fn argument(function: Function, x: f32) -> f32 {
+        match function {
+            Function::SoftmaxWeight if x > 0.0 => -x,
+            Function::SoftmaxWeight
+            | Function::Exp
+            | Function::Tanh
+            | Function::Sigmoid
+            | Function::Silu
+            | Function::GeluTanh
+            | Function::Erf
+            | Function::GeluErf
+            | Function::GeluQuick => x,
         }
     }
 
@@ -272,6 +314,7 @@ mod tests {
         // Where GELU is nearly 0, it is 1 + erf that is rounded: absolutely small, not relatively.
         let bounds = [
             (1.0, 110.0),
+            (1.0, 110.0),
             (2.0, 20.0),
             (2.5, 87.0),
             (2.5, 80.0),
@@ -283,6 +326,7 @@ mod tests {
         for (function, (bound, range)) in ALL.into_iter().zip(bounds) {
             let xs: Vec<f32> = (0..400_000)
                 .map(|_| ((random.next() >> 40) as f32 / 8_388_608.0 - 1.0) * range)
+                .map(|x| argument(function, x))
                 .collect();
             let mut ys = xs.clone();
             map_in_place(isa, function, &mut ys);
@@ -309,6 +353,12 @@ mod tests {
             (Function::Exp, f32::INFINITY, f32::INFINITY),
             (Function::Exp, f32::NAN, f32::NAN),
             (Function::Exp, -103.28, f32::from_bits(1)),
+            (Function::SoftmaxWeight, 0.0, 1.0),
+            (Function::SoftmaxWeight, -0.0, 1.0),
+            (Function::SoftmaxWeight, WEIGHT_ARGUMENT_MIN.next_down(), 0.0),
+            (Function::SoftmaxWeight, -104.5, 0.0),
+            (Function::SoftmaxWeight, f32::NEG_INFINITY, 0.0),
+            (Function::SoftmaxWeight, f32::NAN, f32::NAN),
             (Function::Tanh, f32::INFINITY, 1.0),
             (Function::Tanh, f32::NEG_INFINITY, -1.0),
             (Function::Tanh, -0.0, -0.0),
@@ -343,8 +393,9 @@ mod tests {
     fn the_same_bits_on_every_instruction_set() {
         let mut random = Random(5);
         for len in [1, 15, 16, 17, 4099] {
-            let xs: Vec<f32> = (0..len).map(|_| random.any_f32() * 4.0).collect();
+            let drawn: Vec<f32> = (0..len).map(|_| random.any_f32() * 4.0).collect();
             for function in ALL {
+                let xs: Vec<f32> = drawn.iter().map(|x| argument(function, *x)).collect();
                 let mut want = xs.clone();
                 map_in_place(Isa::Scalar, function, &mut want);
                 for isa in Isa::available() {

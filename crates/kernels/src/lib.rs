@@ -8,7 +8,8 @@
 //! **One answer.** Every kernel defines one order of rounded operations per output element, and
 //! every instruction set, every split of the rows and every number of tokens follows it: integer
 //! block products, f32 accumulators that advance in k by fused multiply-add, no approximate
-//! reciprocal, no flush to zero. The orders are stated where the kernels are; the plainest
+//! reciprocal, no flush to zero (one function, the weight of a softmax, is defined to be 0 where it
+//! would be denormal). The orders are stated where the kernels are; the plainest
 //! statement of each is in [`naive`], which is what the tests compare with, bit for bit.
 //!
 //! **Layouts.** Activations are tile-major `[features/16][tokens][16]`; weights are packed as

@@ -5,7 +5,7 @@
 //! the register file and never the answer, since every accumulator is one output element.
 
 use super::Attention;
-use crate::exp::{exp, exp_nonpositive, tanh};
+use crate::exp::{softmax_weight, tanh};
 use crate::isa::Isa;
 use crate::kv::{Element, F16, F32, KvShape, KvType, Q8};
 use crate::limits::{ATTENTION_ROWS, SEGMENT_POSITIONS};
@@ -421,7 +421,7 @@ fn softmax<S: Simd>(s: S, seen: &Range<usize>, scores: &mut [Tile; SEGMENT_GROUP
     let m = s.reduce_max(largest);
     let mut sum = s.splat(0.0);
     for score in scores {
-        let weight = exp_nonpositive(s, s.sub(s.load(score), s.splat(m)));
+        let weight = softmax_weight(s, s.sub(s.load(score), s.splat(m)));
         sum = s.add(sum, weight);
         s.store(weight, score);
     }
@@ -550,7 +550,7 @@ impl Kernel for Merge<'_> {
             factors[r] = running.m[r] - largest[r];
             factors[ATTENTION_ROWS + r] = next.m[r] - largest[r];
         }
-        s.store(exp(s, s.load(&factors)), &mut factors);
+        s.store(softmax_weight(s, s.load(&factors)), &mut factors);
         for r in (0..ATTENTION_ROWS).filter(|&r| next.seen[r]) {
             let part = &part[r * head_tiles..][..head_tiles];
             let o = &mut o[r * head_tiles..][..head_tiles];

@@ -18,7 +18,7 @@
 //! heads follow each other without padding, so that one may begin within a tile and share it.
 
 use super::{HEAD_DIM_MAX, SEGMENT_POSITIONS};
-use crate::exp::{exp, exp_nonpositive};
+use crate::exp::softmax_weight;
 use crate::isa::Isa;
 use crate::limits::{FULL_ATTENTION_TOKENS, KV_BLOCK_POSITIONS};
 use crate::matmul::{Epilogue, matmul_float};
@@ -285,7 +285,7 @@ impl Kernel for Softmax<'_> {
             let mut sum = s.splat(0.0);
             for group in 0..groups {
                 let score = &mut scores[group * count + token];
-                let weight = exp_nonpositive(s, s.sub(s.load(score), s.splat(m)));
+                let weight = softmax_weight(s, s.sub(s.load(score), s.splat(m)));
                 sum = s.add(sum, weight);
                 s.store(weight, score);
             }
@@ -303,8 +303,8 @@ impl Kernel for Softmax<'_> {
             let (m, next_m) = (s.load(&tile(&running.m)), s.load(next_m));
             let (l, next_l) = (s.load(&tile(&running.l)), s.load(next_l));
             let largest = s.max(m, next_m);
-            let before = exp(s, s.sub(m, largest));
-            let segment = exp(s, s.sub(next_m, largest));
+            let before = softmax_weight(s, s.sub(m, largest));
+            let segment = softmax_weight(s, s.sub(next_m, largest));
             let store = |value: S::F, x: &mut [f32; ROOM]| {
                 s.store(value, x[at..].first_chunk_mut().expect("a whole vector"));
             };

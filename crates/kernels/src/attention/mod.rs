@@ -5,13 +5,14 @@
 //!
 //! ```text
 //! s[p] = (Σ_d q[d] · k[p][d]) · scale     fused multiply-add, d in order; then c·tanh(s/c)
-//! m    = max s,   w[p] = exp(s[p] − m)
+//! m    = max s,   w[p] = exp(s[p] − m), or 0 where s[p] − m < −87
 //! l    = Σ w      sixteen accumulators, accumulator p mod 16, then the tree of reduce_add
 //! o[d] = Σ_p w[p] · v[p][d]               fused multiply-add, p in order
 //! ```
 //!
 //! Segments are merged in increasing order: the first is copied; then `M = max(m, mₛ)`,
-//! `a = exp(m − M)`, `b = exp(mₛ − M)`, `l = fma(l, a, lₛ·b)`, `o = fma(o, a, oₛ·b)`; the answer
+//! `a = exp(m − M)`, `b = exp(mₛ − M)`, both 0 below −87 too, `l = fma(l, a, lₛ·b)`,
+//! `o = fma(o, a, oₛ·b)`; the answer
 //! is `o · (1/l)`. Nothing in it depends on other tokens, on chunks, on lanes or on where the
 //! ring wraps, so [`attention_prefill`] and [`attention_decode_partial`] with
 //! [`attention_decode_merge`] give the same bits. A position that is not visible is skipped,

@@ -61,7 +61,7 @@ pub fn attend(
         let mut sums = [0.0f32; 16];
         let mut o = vec![0.0f32; query.len()];
         for (p, score) in seen.zip(scores) {
-            let weight = apply(Function::Exp, score - m);
+            let weight = apply(Function::SoftmaxWeight, score - m);
             sums[p % 16] += weight;
             for (d, o) in o.iter_mut().enumerate() {
                 *o = weight.mul_add(element(p, d)[1], *o);
@@ -72,8 +72,8 @@ pub fn attend(
             None => (m, l, o),
             Some((m_before, l_before, o_before)) => {
                 let largest = larger(m_before, m);
-                let a = apply(Function::Exp, m_before - largest);
-                let b = apply(Function::Exp, m - largest);
+                let a = apply(Function::SoftmaxWeight, m_before - largest);
+                let b = apply(Function::SoftmaxWeight, m - largest);
                 let sum = |before: f32, next: f32| before.mul_add(a, next * b);
                 let o = o_before.iter().zip(&o).map(|(&before, &next)| sum(before, next));
                 (largest, sum(l_before, l), o.collect())
