@@ -397,6 +397,10 @@ def filled(text: str) -> str:
     return "".join(out)
 
 
+# What the page names as the one exception to what it says of major faults.
+NAMED_MAJOR_FAULTS = {("smollm2-again", "churn"): 2}
+
+
 def broken_claims() -> list[str]:
     """What the page says of every run, and is not so of some."""
     broken = []
@@ -408,7 +412,8 @@ def broken_claims() -> list[str]:
             bad = {name: row[name] for name in ("missed_envelopes", "major_faults") if row[name]}
             if row["system"] != PRODUCT:
                 continue
-            if bad:
+            named = NAMED_MAJOR_FAULTS.get((path.parent.name, row["condition"]))
+            if bad and bad != {"major_faults": named}:
                 broken.append(f"{path.parent.name} {row['condition']}: {bad}")
             if row["latency"]["calls"] and row["missed_envelopes"] is None:
                 broken.append(f"{path.parent.name} {row['condition']}: M_max is not known")
