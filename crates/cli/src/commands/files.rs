@@ -108,7 +108,7 @@ pub fn require_replaceable(output: &Path) -> Result<(), EngineError> {
 /// Refuses a place where no file can be: a folder, or in a folder that is not there.
 ///
 /// # Errors
-/// Class `System`, with the name, as [`write`] would say it later.
+/// Class `System`, with the name, as [`write()`] would say it later.
 pub fn require_place(output: &Path) -> Result<(), EngineError> {
     let fault = |what: &str| {
         Err(EngineError::new(Class::System, format!("writing {}: {what}", named(output))))
