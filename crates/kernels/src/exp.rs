@@ -48,7 +48,7 @@ fn exp_nonpositive<S: Simd>(s: S, x: S::F) -> S::F {
 }
 
 /// What a score weighs that is x ≤ 0 away from the largest: the bits of [`exp`] down to
-/// [`WEIGHT_ARGUMENT_MIN`], and 0 below.
+/// x = −87, and 0 below.
 ///
 /// The largest weighs 1, so what is left out is less than any sum of weights can show. Left in, it
 /// would be denormal, and each product with a denormal takes some processors as long as a hundred
